@@ -1,0 +1,290 @@
+// Command aossim runs real-time pub/sub event loops on the running kernel and
+// measures what re-arming an IORING_OP_FUTEX_WAIT costs them.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kong"
+	"github.com/schollz/progressbar/v3"
+	"golang.org/x/term"
+
+	"aossim/internal/linux"
+	"aossim/internal/report"
+	"aossim/internal/result"
+	"aossim/internal/sim"
+	"aossim/scenarios"
+)
+
+// Exit codes.
+const (
+	exitPass    = 0
+	exitFailed  = 1   // a threshold or a check failed, or the run broke
+	exitSkipped = 4   // this kernel or this user cannot run it
+	exitUsage   = 129 // wrong usage or an invalid file
+)
+
+type commands struct {
+	Run    runCommand    `cmd:"" default:"withargs" help:"Run scenarios (the default command)."`
+	List   listCommand   `cmd:"" help:"List the built-in scenarios."`
+	Report reportCommand `cmd:"" help:"Show a result file as text."`
+}
+
+type runCommand struct {
+	Scenarios []string      `arg:"" name:"scenario" help:"A .toml file, or the name of a built-in scenario (aossim list)."`
+	Duration  time.Duration `short:"D" help:"Duration of each phase, instead of the scenario's."`
+	Warmup    time.Duration `default:"1s" help:"Time before each phase that is not counted; 0s for none."`
+	Runs      int           `short:"r" default:"1" help:"Passes through all phases."`
+	Priority  int           `short:"p" help:"Priority (1..99) of all fifo and rr actors, instead of the scenario's."`
+	Affinity  string        `short:"a" placeholder:"CPUS" help:"CPUs (0-2,5) for real-time actors that the scenario gives none."`
+	Output    string        `short:"o" placeholder:"FILE" help:"Write the result here, instead of a new file in results/."`
+	JSON      bool          `name:"json" help:"Write the result to standard output, instead of the text."`
+	Quiet     bool          `short:"q" help:"No progress, and of the text the first table only."`
+	NoRT      bool          `name:"no-rt" help:"Run everything under SCHED_OTHER."`
+}
+
+type listCommand struct{}
+
+type reportCommand struct {
+	Result string `arg:"" help:"A result file."`
+}
+
+// environment is where a command reads and writes.
+type environment struct {
+	stdout, stderr io.Writer
+	exit           int
+}
+
+func main() {
+	if len(os.Args) == 2 {
+		switch os.Args[1] {
+		case sim.ActorCommand:
+			os.Exit(sim.ActorMain(os.Stdin, os.Stdout))
+		case sim.NopCommand:
+			return
+		}
+	}
+	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// run is the program but for its process: it returns the exit code.
+func run(args []string, stdout, stderr io.Writer) int {
+	env := &environment{stdout: stdout, stderr: stderr}
+	var cli commands
+	exited := -1
+	parser, err := kong.New(&cli, kong.Name("aossim"), kong.Writers(stdout, stderr), kong.UsageOnError(),
+		kong.Description("Measures what re-arming an IORING_OP_FUTEX_WAIT costs real-time event loops on this kernel."),
+		kong.Exit(func(code int) { exited = code; panic(exiting{}) }))
+	if err != nil {
+		panic(err) // the command structs are wrong
+	}
+	ctx, err := parse(parser, args)
+	switch {
+	case exited >= 0: // --help
+		return exited
+	case err != nil:
+		fmt.Fprintf(stderr, "aossim: %s; see aossim --help\n", err)
+		return exitUsage
+	}
+	if err := ctx.Run(env); err != nil {
+		fmt.Fprintf(stderr, "aossim: %s\n", err)
+		return max(env.exit, code(err))
+	}
+	return env.exit
+}
+
+// exiting is how kong's exit hook leaves the parser.
+type exiting struct{}
+
+func parse(parser *kong.Kong, args []string) (ctx *kong.Context, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			if _, ok := v.(exiting); !ok {
+				panic(v)
+			}
+		}
+	}()
+	return parser.Parse(args)
+}
+
+// code is the exit code of an error.
+func code(err error) int {
+	var bad *scenarios.Error
+	switch {
+	case errors.As(err, &bad), errors.Is(err, sim.ErrUsage), errors.Is(err, errFile):
+		return exitUsage
+	case errors.Is(err, sim.ErrCannot):
+		return exitSkipped
+	}
+	return exitFailed
+}
+
+// errFile is wrapped by errors about a file that is no result.
+var errFile = errors.New("no result")
+
+func (c *listCommand) Run(env *environment) error {
+	list, err := scenarios.List()
+	if err != nil {
+		return err
+	}
+	for _, s := range list {
+		fmt.Fprintf(env.stdout, "%-14s %s\n", s.Name, s.Description)
+	}
+	return nil
+}
+
+func (c *reportCommand) Run(env *environment) error {
+	r, err := result.Load(c.Result)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errFile, err)
+	}
+	return report.Text(env.stdout, r)
+}
+
+func (c *runCommand) options() (sim.Options, error) {
+	o := sim.Options{Duration: c.Duration, Warmup: c.Warmup, Runs: c.Runs, Priority: c.Priority, NoRT: c.NoRT}
+	wrong := func(format string, args ...any) (sim.Options, error) {
+		return o, fmt.Errorf("%w: %s", sim.ErrUsage, fmt.Sprintf(format, args...))
+	}
+	switch {
+	case c.Duration < 0:
+		return wrong("--duration %s is negative", c.Duration)
+	case c.Warmup < 0:
+		return wrong("--warmup %s is negative", c.Warmup)
+	case c.Runs < 1:
+		return wrong("--runs %d: there must be one at least", c.Runs)
+	case c.Priority < 0 || c.Priority > 99:
+		return wrong("--priority %d is not within 1..99", c.Priority)
+	case len(c.Scenarios) > 1 && (c.Output != "" || c.JSON):
+		return wrong("--output and --json take one scenario, and %d are given; each has a result of its own", len(c.Scenarios))
+	}
+	if c.Affinity != "" {
+		cpus, err := sim.ParseCPUs(c.Affinity)
+		if err != nil {
+			return wrong("--affinity: %s", err)
+		}
+		o.CPUs = cpus
+	}
+	return o, nil
+}
+
+func (c *runCommand) Run(env *environment) error {
+	o, err := c.options()
+	if err != nil {
+		return err
+	}
+	// All files are read before anything runs.
+	var list []*scenarios.Scenario
+	for _, name := range c.Scenarios {
+		s, err := scenarios.Open(name)
+		if err != nil {
+			return err
+		}
+		list = append(list, s)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, linux.Terminate)
+	defer stop()
+	for _, s := range list {
+		if err := c.one(ctx, env, s, o); err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return nil
+}
+
+// one runs a scenario, writes its result and shows it.
+func (c *runCommand) one(ctx context.Context, env *environment, s *scenarios.Scenario, o sim.Options) error {
+	if !c.Quiet {
+		o.Progress = progress(env.stderr)
+	}
+	r, err := sim.Run(ctx, s, o)
+	if o.Progress != nil {
+		o.Progress(0, 0, "")
+	}
+	if err != nil {
+		return err
+	}
+	if r.Interrupted || r.Broken != "" || len(r.Failed()) > 0 {
+		env.exit = exitFailed
+	}
+	saved := c.save(env, r)
+	switch {
+	case c.JSON:
+		err = r.Encode(env.stdout)
+	case c.Quiet:
+		err = report.Summary(env.stdout, r)
+	default:
+		err = report.Text(env.stdout, r)
+	}
+	if r.Broken != "" {
+		fmt.Fprintf(env.stderr, "aossim: %s: %s\n", s.Name, r.Broken)
+	}
+	for _, f := range r.Failed() {
+		fmt.Fprintf(env.stderr, "aossim: %s: check %q failed: %s\n", s.Name, f.Name, f.Detail)
+	}
+	return errors.Join(saved, err)
+}
+
+// save writes the result file, where one is wanted.
+func (c *runCommand) save(env *environment, r *result.Result) error {
+	path := c.Output
+	if path == "" {
+		if c.JSON {
+			return nil
+		}
+		started := strings.NewReplacer(":", "", "-", "").Replace(r.Started[:len("2006-01-02T15:04:05")])
+		path = filepath.Join("results", fmt.Sprintf("%s-%s-%s.json", fileName(r.Scenario.Name), fileName(r.Environment.KernelRelease), started))
+	}
+	if err := r.Save(path); err != nil {
+		return err
+	}
+	if !c.Quiet {
+		fmt.Fprintf(env.stderr, "aossim: the result is in %s\n", path)
+	}
+	return nil
+}
+
+// fileName keeps of a name what may stand in a file's.
+func fileName(name string) string {
+	return strings.Map(func(r rune) rune {
+		if strings.ContainsRune(`/\ :`, r) {
+			return '_'
+		}
+		return r
+	}, name)
+}
+
+// progress returns a progress bar on w, or nil where w is no terminal. Called with
+// nothing to do it clears the bar.
+func progress(w io.Writer) func(done, all time.Duration, doing string) {
+	f, ok := w.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return nil
+	}
+	var bar *progressbar.ProgressBar
+	return func(done, all time.Duration, doing string) {
+		if all == 0 {
+			if bar != nil {
+				_ = bar.Clear()
+			}
+			return
+		}
+		if bar == nil {
+			bar = progressbar.NewOptions64(all.Milliseconds(), progressbar.OptionSetWriter(w), progressbar.OptionFullWidth(),
+				progressbar.OptionSetPredictTime(true), progressbar.OptionSetElapsedTime(false))
+		}
+		bar.Describe(doing)
+		_ = bar.Set64(done.Milliseconds())
+	}
+}

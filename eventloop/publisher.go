@@ -1,0 +1,191 @@
+package eventloop
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"sync/atomic"
+
+	"aossim/channel"
+	"aossim/internal/linux"
+	"aossim/internal/uring"
+)
+
+// Arrival is how a publisher's scheduled times follow each other.
+type Arrival int
+
+// Equal gaps; exponentially distributed gaps; or Burst messages at once, then a
+// gap.
+const (
+	Periodic Arrival = iota
+	Poisson
+	Bursts
+)
+
+// Out is one channel that a publisher sends on, and who has to be woken.
+type Out struct {
+	Channel   *channel.Publisher
+	Word      *atomic.Uint32
+	Private   bool       // the word is used by this process only
+	Futex     bool       // there are subscribers that wait on the word
+	Eventfds  []*os.File // subscribers that poll an eventfd instead
+	eventfds  []int
+	wordFlags uring.FutexFlags
+}
+
+// PublisherConfig describes a publisher. Rate is in messages per second over all
+// its Outs, which take turns; Offset (ns) shifts its first deadline; Active says for
+// each window whether it publishes.
+type PublisherConfig struct {
+	Outs    []Out
+	Rate    float64
+	Arrival Arrival
+	Burst   int
+	Seed    uint64
+	Offset  int64
+	URing   bool // wake by IORING_OP_FUTEX_WAKE instead of futex(2)
+	Active  []bool
+}
+
+// Publisher sends messages at scheduled times.
+type Publisher struct {
+	PublisherConfig
+	windows  *Windows
+	progress Progress
+	stats    []*Stats
+	ring     *uring.Ring
+	random   *rand.Rand
+	period   float64
+	sequence uint64
+	left     int // messages of the burst under way
+}
+
+// NewPublisher makes a publisher for the calling thread; stats has one element for
+// each window, from window 1 on, and may repeat one.
+func NewPublisher(c PublisherConfig, ws *Windows, p Progress, stats []*Stats) (*Publisher, error) {
+	pub := &Publisher{
+		PublisherConfig: c, windows: ws, progress: p, stats: stats,
+		random: rand.New(rand.NewPCG(c.Seed, 0)), period: 1e9 / c.Rate,
+	}
+	for i := range c.Outs {
+		o := &c.Outs[i]
+		o.wordFlags = uring.WordFlags(o.Private)
+		for _, f := range o.Eventfds {
+			o.eventfds = append(o.eventfds, int(f.Fd()))
+		}
+	}
+	if c.URing {
+		var err error
+		if pub.ring, err = uring.Setup(8, 8, 0); err != nil {
+			return nil, err
+		}
+	}
+	return pub, nil
+}
+
+// Close releases what the publisher holds.
+func (p *Publisher) Close() error {
+	if p.ring == nil {
+		return nil
+	}
+	return p.ring.Close(0)
+}
+
+// gap returns the time from one scheduled message to the next, in ns.
+func (p *Publisher) gap() float64 {
+	switch p.Arrival {
+	case Poisson:
+		return p.random.ExpFloat64() * p.period
+	case Bursts:
+		if p.left--; p.left > 0 {
+			return 0
+		}
+		p.left = p.Burst
+		return float64(p.Burst) * p.period
+	}
+	return p.period
+}
+
+// Run publishes in every window in which the publisher is active, until Stop.
+func (p *Publisher) Run() error {
+	linux.Pin()
+	defer linux.Unpin()
+	for w := p.windows.Next(0); w != Stop; w = p.windows.Next(w) {
+		if p.Active[w-1] {
+			s := p.stats[w-1]
+			before := linux.ThreadUsage()
+			if err := p.window(w, s); err != nil {
+				return err
+			}
+			account(&s.Counts, before)
+		}
+		p.progress.Done.Store(uint64(w))
+	}
+	return nil
+}
+
+func (p *Publisher) window(w uint32, s *Stats) error {
+	p.left = p.Burst
+	due := float64(int64(p.windows.Start.Load()) + p.Offset)
+	for p.windows.sleepUntil(int64(due), w, &s.Counts) {
+		out := &p.Outs[p.sequence%uint64(len(p.Outs))]
+		payload := out.Channel.Payload()
+		for i := 0; i+8 <= len(payload); i += 8 {
+			binary.NativeEndian.PutUint64(payload[i:], p.sequence+uint64(i))
+		}
+		now := linux.Now()
+		moved := out.Channel.Publish(channel.Message{Published: now, Scheduled: int64(due), Sequence: p.sequence})
+		if moved {
+			if err := p.wake(out, s); err != nil {
+				return err
+			}
+		}
+		p.sequence++
+		s.Published++
+		p.progress.Count.Store(p.sequence)
+		// A burst's messages are all due at once and none of them is late.
+		if due += p.gap(); p.left == p.Burst && float64(now) >= due {
+			s.MissedDeadlines++
+		}
+	}
+	// What was due and could not be published before the end.
+	end := min(float64(p.windows.End.Load()), float64(linux.Now()))
+	for ; due < end; due += p.gap() {
+		s.MissedDeadlines++
+	}
+	return nil
+}
+
+func (p *Publisher) wake(o *Out, s *Stats) error {
+	for _, fd := range o.eventfds {
+		if e := linux.SignalEventfd(fd); e != 0 {
+			return fmt.Errorf("write to an eventfd: %w", e)
+		}
+	}
+	if !o.Futex {
+		return nil
+	}
+	if p.ring == nil {
+		if _, e := linux.FutexWake(o.Word, linux.WakeAll, linux.MatchAny, o.Private); e != 0 {
+			return fmt.Errorf("futex(FUTEX_WAKE): %w", e)
+		}
+		return nil
+	}
+	p.ring.Push(uring.FutexWake(linux.WordAddress(o.Word), linux.WakeAll, o.wordFlags, 0))
+	for {
+		switch e := p.ring.Enter(1, uring.GetEvents); e {
+		case 0:
+		case linux.EINTR:
+			s.EINTR++
+		default:
+			return fmt.Errorf("io_uring_enter: %w", e)
+		}
+		if c, ok := p.ring.Next(); ok {
+			if c.Res < 0 {
+				return fmt.Errorf("IORING_OP_FUTEX_WAKE: %w", c.Errno())
+			}
+			return nil
+		}
+	}
+}

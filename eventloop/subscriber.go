@@ -1,0 +1,540 @@
+package eventloop
+
+import (
+	"fmt"
+	"os"
+	"sync/atomic"
+
+	"aossim/channel"
+	"aossim/internal/linux"
+	"aossim/internal/result"
+	"aossim/internal/uring"
+)
+
+// Wait is how a subscriber waits for messages.
+type Wait int
+
+// One IORING_OP_FUTEX_WAIT a channel; one IORING_OP_FUTEX_WAITV for all; one
+// futex(2) call, which arms and waits in one; a multishot poll of an eventfd a
+// channel, which is never armed again.
+const (
+	URing Wait = iota
+	URingWaitv
+	Futex
+	Eventfd
+)
+
+// In is one channel that a subscriber reads. Eventfd is for Wait Eventfd only.
+type In struct {
+	Channel *channel.Channel
+	Private bool // the word is used by this process only
+	Eventfd *os.File
+}
+
+// SubscriberConfig describes a subscriber. Combined arms and waits in one
+// io_uring_enter. Mask is the bitset of its waits; bits that no other waiter on its
+// words has let the process's minder reach it alone. Work (ns) is spun for each
+// message. Active says for each window whether it takes part.
+type SubscriberConfig struct {
+	Ins      []In
+	Wait     Wait
+	Combined bool
+	Flags    uring.SetupFlags
+	Mask     uint32
+	Work     int64
+	Active   []bool
+}
+
+// input is a channel as the loop has it.
+type input struct {
+	In
+	reader *channel.Reader
+	word   *atomic.Uint32
+	armed  uint32
+	// entry is the last arm, written right before it is issued: its number << 32 |
+	// its value. The minder reads it.
+	entry atomic.Uint64
+}
+
+// unit is what one arm covers: one input, or all of them with a vector.
+type unit struct {
+	inputs []*input
+	id     uint64
+	woke   int64 // ns: when the wake's CQE was read that the next arm follows; 0 is none
+	loaded int64 // ns: when the word was loaded for the arm under way
+	failed bool  // the arm just submitted came back with -EAGAIN
+	fired  bool  // a wake was read that is not accounted for yet
+}
+
+// sample is a value that is recorded once everything is armed again.
+type sample struct {
+	h *result.Histogram
+	v int64
+}
+
+// interval is the stretch that one value of the -EAGAIN rate is over (ns).
+const interval = 100_000_000
+
+// Subscriber is one event loop.
+type Subscriber struct {
+	SubscriberConfig
+	windows  *Windows
+	progress Progress
+	stats    []*Stats
+
+	inputs  []*input
+	units   []unit
+	vector  *uring.Vector
+	ring    *uring.Ring
+	ready   []*unit // to be handled and armed
+	next    []*unit
+	samples []sample
+
+	reaped   int64 // ns: when the last completions were read
+	window   uint32
+	now      *Stats // the current window's
+	idle     *Stats // takes what happens outside every window
+	before   linux.Usage
+	consumed uint64
+	running  atomic.Bool // waits are armed, or about to be
+
+	intervalEnd                  int64
+	intervalArms, intervalEAGAIN int64
+
+	// Total are the counts of the thread's life, windows or not: here arms, wakes and
+	// failed arms add up, with those cancelled at the end.
+	Total     result.Counts
+	Cancelled int64
+}
+
+// NewSubscriber makes a subscriber for the calling thread; stats has one element
+// for each window, from window 1 on, and may repeat one.
+func NewSubscriber(c SubscriberConfig, ws *Windows, p Progress, stats []*Stats) *Subscriber {
+	s := &Subscriber{
+		SubscriberConfig: c, windows: ws, progress: p, stats: stats,
+		samples: make([]sample, 0, 1024), idle: NewStats(),
+	}
+	s.now = s.idle
+	for _, in := range c.Ins {
+		s.inputs = append(s.inputs, &input{In: in, word: in.Channel.Word(), reader: in.Channel.Reader()})
+	}
+	if c.Wait == URingWaitv {
+		s.units = []unit{{inputs: s.inputs}}
+	} else {
+		for i := range s.inputs {
+			s.units = append(s.units, unit{inputs: s.inputs[i : i+1], id: uint64(i)})
+		}
+	}
+	s.ready = make([]*unit, 0, len(s.units))
+	s.next = make([]*unit, 0, len(s.units))
+	return s
+}
+
+// active says whether the subscriber takes part in window w.
+func (s *Subscriber) active(w uint32) bool { return w != 0 && w != Stop && s.Active[w-1] }
+
+// Run takes part in every window in which the subscriber is active, until Stop.
+func (s *Subscriber) Run() error {
+	for {
+		w := s.windows.Current.Load()
+		for ; w != Stop && !s.active(w); w = s.windows.Next(w) {
+			s.progress.Done.Store(uint64(w))
+		}
+		if w == Stop {
+			return nil
+		}
+		s.turn(w)
+		s.running.Store(true)
+		err := s.loop()
+		s.running.Store(false)
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (s *Subscriber) loop() error {
+	for _, in := range s.inputs {
+		in.reader.Skip()
+	}
+	s.ready, s.next = s.ready[:0], s.next[:0]
+	for i := range s.units {
+		u := &s.units[i]
+		u.woke, u.fired, u.failed = 0, false, false
+		s.ready = append(s.ready, u)
+	}
+	if s.Wait == Futex {
+		return s.futexLoop()
+	}
+	var err error
+	if s.ring, err = uring.Setup(max(8, len(s.units)), max(16, 2*len(s.units)), s.Flags); err != nil {
+		return err
+	}
+	if s.Wait == URingWaitv {
+		if s.vector, err = uring.NewVector(len(s.inputs)); err != nil {
+			s.ring.Close(0)
+			return err
+		}
+	}
+	outstanding := 0
+	if s.Wait == Eventfd {
+		err = s.pollLoop()
+		outstanding = len(s.units)
+	} else {
+		err = s.ringLoop()
+		outstanding = int(s.Total.Arms - s.Total.Wakes - s.Total.EAGAIN - s.Cancelled)
+		s.Cancelled += int64(outstanding)
+	}
+	if e := s.ring.Close(outstanding); err == nil {
+		err = e
+	}
+	if s.vector != nil {
+		if e := s.vector.Close(); err == nil {
+			err = e
+		}
+		s.vector = nil
+	}
+	return err
+}
+
+// turn closes the accounts of the window that was and opens those of w; 0 is no
+// window. No message is under way.
+func (s *Subscriber) turn(w uint32) {
+	if s.intervalArms > 0 {
+		s.now.EAGAINRate.Record(s.intervalEAGAIN * result.MillionArms / s.intervalArms)
+	}
+	account(&s.now.Counts, s.before)
+	s.window, s.now = w, s.idle
+	if s.active(w) {
+		s.now = s.stats[w-1]
+	}
+	s.before = linux.ThreadUsage()
+	s.intervalArms, s.intervalEAGAIN, s.intervalEnd = 0, 0, int64(s.windows.Start.Load())+interval
+}
+
+// leaves looks at the current window and returns true where the subscriber has
+// no part in it.
+func (s *Subscriber) leaves() bool {
+	w := s.windows.Current.Load()
+	if w == s.window {
+		return false
+	}
+	if !s.active(w) {
+		s.turn(0)
+		return true
+	}
+	s.turn(w)
+	return false
+}
+
+// settle ends a pass, when everything is armed: it records what was measured on
+// the way and tells the controller.
+func (s *Subscriber) settle(now int64) {
+	for _, m := range s.samples {
+		m.h.Record(m.v)
+	}
+	s.samples = s.samples[:0]
+	if now >= s.intervalEnd {
+		if s.intervalArms > 0 {
+			s.now.EAGAINRate.Record(s.intervalEAGAIN * result.MillionArms / s.intervalArms)
+		}
+		s.intervalArms, s.intervalEAGAIN = 0, 0
+		s.intervalEnd += (now-s.intervalEnd)/interval*interval + interval
+	}
+	s.progress.Count.Store(s.consumed)
+	s.progress.Done.Store(uint64(s.window))
+}
+
+// later has a value recorded by settle, or at once where too many wait.
+func (s *Subscriber) later(h *result.Histogram, v int64) {
+	if len(s.samples) == cap(s.samples) {
+		h.Record(v)
+		return
+	}
+	s.samples = append(s.samples, sample{h, v})
+}
+
+// drain handles every message that was published before the word held word, or
+// what it can of them before Stop.
+func (s *Subscriber) drain(in *input, word uint32) {
+	for in.reader.Pending(word) > 0 && s.windows.Current.Load() != Stop {
+		start := linux.Now()
+		outcome, n := in.reader.Read(word)
+		s.consumed += uint64(n)
+		switch outcome {
+		case channel.Overrun:
+			s.now.Overrun += int64(n)
+			continue
+		case channel.Corrupt:
+			s.now.Corrupt++
+			s.now.Handled++
+			continue
+		}
+		s.now.Handled++
+		s.later(s.now.Delivery, start-in.reader.Published)
+		s.later(s.now.Response, start-in.reader.Scheduled)
+		for s.Work > 0 && linux.Now()-start < s.Work && s.windows.Current.Load() != Stop {
+		}
+	}
+}
+
+// load handles what is there until the words stand still, and leaves in armed
+// what to arm with.
+func (s *Subscriber) load(u *unit) {
+	for {
+		u.loaded = linux.Now()
+		still := true
+		for _, in := range u.inputs {
+			if in.armed = in.word.Load(); in.reader.Pending(in.armed) > 0 {
+				s.drain(in, in.armed)
+				still = false
+			}
+		}
+		if still || s.windows.Current.Load() == Stop {
+			break
+		}
+	}
+	for _, in := range u.inputs {
+		in.entry.Store((in.entry.Load()>>32+1)<<32 | uint64(in.armed))
+	}
+	s.now.Arms++
+	s.Total.Arms++
+	s.intervalArms++
+}
+
+// refused accounts for a failed arm whose submission returned at after.
+func (s *Subscriber) refused(u *unit, after int64) {
+	var behind uint32
+	for _, in := range u.inputs {
+		behind += in.Channel.Distance(in.armed, in.word.Load())
+	}
+	s.now.EAGAIN++
+	s.Total.EAGAIN++
+	s.intervalEAGAIN++
+	s.now.Behind.Record(behind)
+	s.later(s.now.ArmWindowEAGAIN, after-u.loaded)
+}
+
+// woken accounts for a wake.
+func (s *Subscriber) woken(u *unit) {
+	u.woke = s.reaped
+	s.now.Wakes++
+	s.Total.Wakes++
+	for _, in := range u.inputs {
+		if in.word.Load() != in.armed {
+			return
+		}
+	}
+	s.now.SpuriousWakes++
+	s.Total.SpuriousWakes++
+}
+
+// unobserved counts an arm whose success only its wake shows, so that neither
+// its window nor its latency has an end to measure.
+func (s *Subscriber) unobserved(u *unit) {
+	s.now.ArmWindow.Missed++
+	if u.woke != 0 {
+		s.now.Rearm.Missed++
+	}
+}
+
+func (s *Subscriber) push(u *unit) {
+	if s.vector != nil {
+		for i, in := range u.inputs {
+			s.vector.Set(i, linux.WordAddress(in.word), in.armed, uring.WordFlags(in.Private))
+		}
+		s.ring.Push(uring.FutexWaitv(s.vector.Addr(), len(u.inputs), u.id))
+		return
+	}
+	in := u.inputs[0]
+	s.ring.Push(uring.FutexWait(linux.WordAddress(in.word), in.armed, s.Mask, uring.WordFlags(in.Private), u.id))
+}
+
+// begin starts a pass: it turns to the current window, accounts there for the
+// wakes that were read, and returns false where the subscriber has no part in it.
+func (s *Subscriber) begin() bool {
+	stays := !s.leaves()
+	for _, u := range s.ready {
+		if u.fired {
+			u.fired = false
+			s.woken(u)
+		}
+	}
+	return stays
+}
+
+// ringLoop keeps a wait armed for every unit.
+func (s *Subscriber) ringLoop() error {
+	linux.Pin()
+	defer linux.Unpin()
+	wait, flags := uint32(0), uring.EnterFlags(0)
+	if s.Combined {
+		wait, flags = 1, uring.GetEvents
+	}
+	for s.begin() {
+		if s.Combined {
+			// The enter that arms also waits: what is to be recorded must be so before.
+			s.drainReady()
+			s.settle(linux.Now())
+		}
+		for _, u := range s.ready {
+			s.load(u)
+			s.push(u)
+		}
+		e := s.ring.Enter(wait, flags)
+		after := linux.Now()
+		if err := s.entered(e); err != nil {
+			return err
+		}
+		if s.ring.Queued() != 0 {
+			return fmt.Errorf("io_uring_enter took only some of %d requests", len(s.ready))
+		}
+		if err := s.reap(after); err != nil {
+			return err
+		}
+		armed := true
+		for _, u := range s.ready {
+			switch {
+			case u.failed:
+				u.failed, armed = false, false
+				s.refused(u, after)
+			case s.Combined:
+				s.unobserved(u)
+			default:
+				s.later(s.now.ArmWindow, after-u.loaded)
+				if u.woke != 0 {
+					s.later(s.now.Rearm, after-u.woke)
+				}
+			}
+		}
+		s.ready, s.next = s.next, s.ready[:0]
+		if !armed {
+			continue
+		}
+		if !s.Combined {
+			s.settle(after)
+		}
+		if err := s.await(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pollLoop keeps a multishot poll of every eventfd.
+func (s *Subscriber) pollLoop() error {
+	linux.Pin()
+	defer linux.Unpin()
+	for _, u := range s.ready {
+		s.ring.Push(uring.PollMultishot(int(u.inputs[0].Eventfd.Fd()), u.id))
+	}
+	for {
+		stays := !s.leaves()
+		for _, u := range s.ready {
+			if u.fired {
+				u.fired = false
+				s.now.Wakes++
+			}
+		}
+		if !stays {
+			return nil
+		}
+		s.drainReady()
+		s.settle(linux.Now())
+		s.ready = s.ready[:0]
+		if err := s.await(); err != nil {
+			return err
+		}
+	}
+}
+
+// futexLoop waits by futex(2).
+func (s *Subscriber) futexLoop() error {
+	linux.Pin()
+	defer linux.Unpin()
+	u := &s.units[0]
+	in := u.inputs[0]
+	for s.begin() {
+		s.drainReady()
+		s.settle(linux.Now())
+		s.load(u)
+		e := linux.FutexWait(in.word, in.armed, s.Mask, in.Private, 0)
+		after := linux.Now()
+		switch e {
+		case 0:
+			s.unobserved(u)
+			u.fired, s.reaped = true, after
+		case linux.EAGAIN:
+			s.refused(u, after)
+		case linux.EINTR:
+			// The same wait is issued again: it is no arm of its own.
+			s.now.EINTR++
+			s.now.Arms--
+			s.Total.Arms--
+			s.intervalArms--
+		default:
+			return fmt.Errorf("futex(FUTEX_WAIT): %w", e)
+		}
+	}
+	return nil
+}
+
+func (s *Subscriber) drainReady() {
+	for _, u := range s.ready {
+		for _, in := range u.inputs {
+			s.drain(in, in.word.Load())
+		}
+	}
+}
+
+// entered judges what io_uring_enter returned.
+func (s *Subscriber) entered(e linux.Errno) error {
+	switch e {
+	case 0:
+		return nil
+	case linux.EINTR:
+		s.now.EINTR++
+		return nil
+	}
+	return fmt.Errorf("io_uring_enter: %w", e)
+}
+
+// await blocks until a unit is ready.
+func (s *Subscriber) await() error {
+	for len(s.ready) == 0 {
+		if err := s.entered(s.ring.Enter(1, uring.GetEvents)); err != nil {
+			return err
+		}
+		if err := s.reap(linux.Now()); err != nil {
+			return err
+		}
+		s.ready, s.next = s.next, s.ready
+	}
+	return nil
+}
+
+// reap takes the completions and leaves their units in next.
+func (s *Subscriber) reap(now int64) error {
+	for c, ok := s.ring.Next(); ok; c, ok = s.ring.Next() {
+		u := &s.units[c.UserData]
+		switch {
+		case c.Res >= 0:
+			if u.fired {
+				continue // an eventfd that was written to twice
+			}
+			u.fired, s.reaped = true, now
+		case c.Errno() == linux.EAGAIN && s.Wait != Eventfd:
+			u.failed = true
+		default:
+			return fmt.Errorf("a wait completed with %w", c.Errno())
+		}
+		if s.Wait == Eventfd && c.Flags&uring.CQEMore == 0 {
+			s.ring.Push(uring.PollMultishot(int(u.inputs[0].Eventfd.Fd()), u.id))
+		}
+		s.next = append(s.next, u)
+	}
+	if n := s.ring.Overflow(); n != 0 {
+		return fmt.Errorf("the completion queue overflowed by %d", n)
+	}
+	return nil
+}

@@ -1,0 +1,37 @@
+package linux
+
+import (
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// nanotime is CLOCK_MONOTONIC read through the vDSO (runtime/time_nofake.go);
+// time.Now would read a second clock and hide the absolute value that processes
+// have to share.
+//
+//go:linkname nanotime runtime.nanotime
+func nanotime() int64
+
+// Now returns CLOCK_MONOTONIC in nanoseconds. Any thread.
+func Now() int64 { return nanotime() }
+
+// SleepUntil blocks the calling thread until CLOCK_MONOTONIC reaches deadline
+// (ns), as clock_nanosleep(2) with TIMER_ABSTIME does. It returns 0, or EINTR
+// if a signal came first. A deadline in the past returns at once.
+func SleepUntil(deadline int64) syscall.Errno {
+	ts := unix.NsecToTimespec(deadline)
+	_, _, e := unix.RawSyscall6(unix.SYS_CLOCK_NANOSLEEP, unix.CLOCK_MONOTONIC, unix.TIMER_ABSTIME,
+		uintptr(unsafe.Pointer(&ts)), 0, 0, 0)
+	return e
+}
+
+// SleepFor blocks the calling thread for d ns of CLOCK_MONOTONIC from now. It
+// returns 0 or EINTR.
+func SleepFor(d int64) syscall.Errno {
+	ts := unix.NsecToTimespec(d)
+	_, _, e := unix.RawSyscall6(unix.SYS_CLOCK_NANOSLEEP, unix.CLOCK_MONOTONIC, 0,
+		uintptr(unsafe.Pointer(&ts)), 0, 0, 0)
+	return e
+}

@@ -1,0 +1,59 @@
+package linux
+
+import (
+	"sync/atomic"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Operations of futex(2) from include/uapi/linux/futex.h; x/sys has no names
+// for them.
+const (
+	futexWaitBitset  = 9
+	futexWakeBitset  = 10
+	futexPrivateFlag = 128
+)
+
+// MatchAny is FUTEX_BITSET_MATCH_ANY: a wake with it wakes every waiter.
+const MatchAny uint32 = 0xffffffff
+
+// WakeAll is the number that wakes every waiter on a word.
+const WakeAll = 0x7fffffff
+
+// AllocateBitset returns the bitset for the i-th waiter on a word: a bit of its
+// own while there are bits, so that FutexWake with it reaches this waiter alone.
+func AllocateBitset(i int) uint32 { return 1 << (uint(i) % 32) }
+
+func futexOp(op uintptr, private bool) uintptr {
+	if private {
+		op |= futexPrivateFlag
+	}
+	return op
+}
+
+// FutexWake wakes up to n waiters on word whose bitset shares a bit with mask,
+// and returns how many it woke (futex(2), FUTEX_WAKE_BITSET). private means
+// that only this process waits on the word. Any thread.
+func FutexWake(word *atomic.Uint32, n int, mask uint32, private bool) (int, syscall.Errno) {
+	r, _, e := unix.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)),
+		futexOp(futexWakeBitset, private), uintptr(n), 0, 0, uintptr(mask))
+	return int(r), e
+}
+
+// FutexWait blocks the calling thread while word holds value, until a wake
+// whose mask shares a bit with mask (futex(2), FUTEX_WAIT_BITSET), or until
+// CLOCK_MONOTONIC reaches deadline (ns) if that is not 0. It returns 0 for a
+// wake, EAGAIN where the word held something else, EINTR, or ETIMEDOUT.
+func FutexWait(word *atomic.Uint32, value, mask uint32, private bool, deadline int64) syscall.Errno {
+	var ts unix.Timespec
+	var timeout unsafe.Pointer
+	if deadline != 0 {
+		ts = unix.NsecToTimespec(deadline)
+		timeout = unsafe.Pointer(&ts)
+	}
+	_, _, e := unix.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)),
+		futexOp(futexWaitBitset, private), uintptr(value), uintptr(timeout), 0, uintptr(mask))
+	return e
+}

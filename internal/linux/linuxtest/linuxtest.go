@@ -1,0 +1,46 @@
+// Package linuxtest is for tests that run real rings and real-time threads: they
+// have the machine to themselves, one package at a time.
+package linuxtest
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"aossim/internal/linux"
+)
+
+// Main runs a package's tests while no other package that uses Main does, and
+// returns the exit code. `go test ./...` runs packages side by side.
+func Main(m *testing.M) int {
+	f, err := os.OpenFile(filepath.Join(os.TempDir(), "aossim-test.lock"), os.O_CREATE|os.O_RDWR, 0o666)
+	if err != nil {
+		panic(err)
+	}
+	defer f.Close()
+	for err = unix.EINTR; err == unix.EINTR; {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
+	}
+	if err != nil {
+		panic(err)
+	}
+	return m.Run()
+}
+
+// Map returns zeroed memory that is a mapping and no Go memory, until the test
+// ends.
+func Map(t testing.TB, size int) []byte {
+	t.Helper()
+	mem, err := linux.MapAnonymous(size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := linux.Unmap(mem); err != nil {
+			t.Error(err)
+		}
+	})
+	return mem
+}

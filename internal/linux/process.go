@@ -1,0 +1,91 @@
+package linux
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Errno is the error number of a system call.
+type Errno = syscall.Errno
+
+// The error numbers that measured paths tell apart.
+const (
+	EAGAIN = unix.EAGAIN
+	EINTR  = unix.EINTR
+)
+
+// Terminate is SIGTERM.
+var Terminate os.Signal = unix.SIGTERM
+
+// IgnoreSignals makes this process deaf to SIGINT and SIGHUP, and to SIGTERM too
+// where term is set.
+func IgnoreSignals(term bool) {
+	signal.Ignore(unix.SIGINT, unix.SIGHUP)
+	if term {
+		signal.Ignore(unix.SIGTERM)
+	}
+}
+
+// TieToParent gives cmd a process group of its own, so that a terminal's signals
+// do not reach it, and has the kernel send it SIGKILL, or SIGTERM where gentle is
+// set, when the thread that starts it ends (prctl(2), PR_SET_PDEATHSIG). That thread
+// must be locked and stay until the process is gone.
+func TieToParent(cmd *exec.Cmd, gentle bool) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
+	if gentle {
+		cmd.SysProcAttr.Pdeathsig = unix.SIGTERM
+	}
+}
+
+// KillGroup ends the process that cmd started and the group that it leads. It makes
+// one system call a process and does not allocate.
+func KillGroup(cmd *exec.Cmd) {
+	_ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL)
+}
+
+// DescribeExit says how a process ended: "exit status 1", "killed by SIGKILL".
+func DescribeExit(state *os.ProcessState) string {
+	if ws, ok := state.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+		return fmt.Sprintf("killed by %s", unix.SignalName(ws.Signal()))
+	}
+	return state.String()
+}
+
+// Uname returns the running kernel's release, version and machine (uname(2)).
+func Uname() (release, version, machine string) {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return "", "", ""
+	}
+	return unix.ByteSliceToString(u.Release[:]), unix.ByteSliceToString(u.Version[:]), unix.ByteSliceToString(u.Machine[:])
+}
+
+// NewEventfd makes an eventfd(2), to be inherited by actor processes. The caller
+// closes the file.
+func NewEventfd() (*os.File, error) {
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("eventfd: %w", err)
+	}
+	return os.NewFile(uintptr(fd), "eventfd"), nil
+}
+
+// MemoryTotal returns the machine's memory in bytes (sysinfo(2)), 0 if unknown.
+func MemoryTotal() uint64 {
+	var si unix.Sysinfo_t
+	if unix.Sysinfo(&si) != nil {
+		return 0
+	}
+	return uint64(si.Totalram) * uint64(si.Unit)
+}
+
+// NameThread gives the calling thread a name, of which the kernel keeps 15 bytes
+// (proc_pid_comm(5)); a kernel that refuses leaves it as it was.
+func NameThread(name string) {
+	_ = os.WriteFile("/proc/thread-self/comm", []byte(name), 0)
+}

@@ -1,0 +1,38 @@
+package linux
+
+import (
+	"sync/atomic"
+	"unsafe"
+)
+
+// Uint32At returns the aligned 32-bit word at byte off of a mapping. It panics
+// where off does not lie inside mem or is not a multiple of 4.
+func Uint32At(mem []byte, off int) *atomic.Uint32 {
+	if off%4 != 0 {
+		panic("linux: unaligned 32-bit word")
+	}
+	return (*atomic.Uint32)(unsafe.Pointer(&mem[off : off+4][0]))
+}
+
+// Uint64sAt returns the n aligned 64-bit words from byte off of a mapping. It
+// panics where they do not lie inside mem or off is not a multiple of 8.
+func Uint64sAt(mem []byte, off, n int) []atomic.Uint64 {
+	if off%8 != 0 {
+		panic("linux: unaligned 64-bit words")
+	}
+	if n == 0 {
+		return nil
+	}
+	return unsafe.Slice((*atomic.Uint64)(unsafe.Pointer(&mem[off : off+8*n][0])), n)
+}
+
+// Address returns where a byte of a mapping lies, for kernel interfaces that
+// take addresses as numbers. mem must be a mapping, never Go memory.
+func Address(mem []byte, off int) uint64 {
+	return uint64(uintptr(unsafe.Pointer(&mem[off])))
+}
+
+// WordAddress is Address for a word of a mapping.
+func WordAddress(word *atomic.Uint32) uint64 {
+	return uint64(uintptr(unsafe.Pointer(word)))
+}

@@ -1,0 +1,153 @@
+package result
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+
+	hdr "github.com/HdrHistogram/hdrhistogram-go"
+)
+
+// The range of a latency histogram in ns, to three significant digits: a value
+// up to Highest is known to 0.1 %, one above it is counted as overflow.
+const (
+	lowest      = 1
+	Highest     = 100_000_000_000
+	significant = 3
+)
+
+// MillionArms is the largest value of an -EAGAIN rate in ppm.
+const MillionArms = 1_000_000
+
+// Histogram counts values of one quantity. Overflow is how many were above the
+// range. Missed is how many happened but could not be measured: a reader must
+// not take the histogram for all of them.
+type Histogram struct {
+	hdr      *hdr.Histogram
+	Overflow int64
+	Missed   int64
+}
+
+// NewHistogram returns an empty histogram for 1..highest.
+func NewHistogram(highest int64) *Histogram {
+	return &Histogram{hdr: hdr.New(lowest, highest, significant)}
+}
+
+// Record counts one value; it does not allocate. A negative value, which no
+// clock may give, is counted as missed.
+func (h *Histogram) Record(v int64) {
+	switch {
+	case v < 0:
+		h.Missed++
+	case v > h.hdr.HighestTrackableValue():
+		h.Overflow++
+	default:
+		// Cannot fail: v is in the range.
+		_ = h.hdr.RecordValue(v)
+	}
+}
+
+// Merge adds what from counted. from may be nil.
+func (h *Histogram) Merge(from *Histogram) {
+	if from == nil {
+		return
+	}
+	h.Overflow += from.Overflow + h.hdr.Merge(from.hdr)
+	h.Missed += from.Missed
+}
+
+// Count returns how many values the histogram holds, overflow not among them.
+func (h *Histogram) Count() int64 { return h.hdr.TotalCount() }
+
+// Max returns the largest value, to the histogram's precision.
+func (h *Histogram) Max() int64 { return h.hdr.Max() }
+
+// Beyond is how many values must lie above a percentile for it to mean
+// anything.
+const Beyond = 10
+
+// Percentile returns the value below which percent of all values lie. ok is false
+// where fewer than Beyond values lie above it, so that it rests on chance, or where
+// it lies among the overflown.
+func (h *Histogram) Percentile(percent float64) (v int64, ok bool) {
+	all := h.Count() + h.Overflow
+	rank := percent / 100 * float64(all)
+	if float64(all)-rank < Beyond-1e-6 || rank > float64(h.Count()) {
+		return 0, false
+	}
+	return h.hdr.ValueAtPercentile(100 * rank / float64(h.Count())), true
+}
+
+type histogramJSON struct {
+	HDR      string `json:"hdr"`
+	Overflow int64  `json:"overflow"`
+	Missed   int64  `json:"missed"`
+}
+
+// MarshalJSON writes the histogram as HDR V2, compressed, base64.
+func (h *Histogram) MarshalJSON() ([]byte, error) {
+	text, err := h.hdr.Encode(hdr.V2CompressedEncodingCookieBase)
+	if err != nil {
+		return nil, fmt.Errorf("encoding a histogram: %w", err)
+	}
+	return json.Marshal(histogramJSON{string(text), h.Overflow, h.Missed})
+}
+
+// UnmarshalJSON reads what MarshalJSON wrote.
+func (h *Histogram) UnmarshalJSON(data []byte) error {
+	var j histogramJSON
+	if err := json.Unmarshal(data, &j); err != nil {
+		return err
+	}
+	decoded, err := hdr.Decode([]byte(j.HDR))
+	if err != nil {
+		return fmt.Errorf("a histogram that is not HDR V2: %w", err)
+	}
+	if j.Overflow < 0 || j.Missed < 0 {
+		return errors.New("a histogram with a negative count")
+	}
+	*h = Histogram{decoded, j.Overflow, j.Missed}
+	return nil
+}
+
+// Histograms are the distributions of one group in one phase, each nil where the
+// group has none.
+type Histograms struct {
+	Rearm           *Histogram `json:"rearm,omitempty"`
+	ArmWindow       *Histogram `json:"arm_window,omitempty"`
+	ArmWindowEAGAIN *Histogram `json:"arm_window_eagain,omitempty"`
+	Delivery        *Histogram `json:"delivery,omitempty"`
+	Response        *Histogram `json:"response,omitempty"`
+	EAGAINRate      *Histogram `json:"eagain_rate_ppm,omitempty"`
+}
+
+// NewHistograms returns a full set of empty histograms.
+func NewHistograms() Histograms {
+	latency := func() *Histogram { return NewHistogram(Highest) }
+	return Histograms{latency(), latency(), latency(), latency(), latency(), NewHistogram(MillionArms)}
+}
+
+// All yields the place of each histogram under its name in the file.
+func (h *Histograms) All() iter.Seq2[string, **Histogram] {
+	return func(yield func(string, **Histogram) bool) {
+		_ = yield("rearm", &h.Rearm) && yield("arm_window", &h.ArmWindow) &&
+			yield("arm_window_eagain", &h.ArmWindowEAGAIN) && yield("delivery", &h.Delivery) &&
+			yield("response", &h.Response) && yield("eagain_rate_ppm", &h.EAGAINRate)
+	}
+}
+
+// Merge adds what from counted, histogram by histogram.
+func (h *Histograms) Merge(from Histograms) {
+	theirs := map[string]*Histogram{}
+	for name, p := range from.All() {
+		theirs[name] = *p
+	}
+	for name, p := range h.All() {
+		if *p == nil {
+			*p = theirs[name]
+			continue
+		}
+		(*p).Merge(theirs[name])
+	}
+}

@@ -1,0 +1,344 @@
+// Package result is the one file format: what ran where, what was counted and
+// measured, and whether it may be believed. It builds on every OS and never
+// touches the kernel.
+//
+// Decode and Load return an error that names the file and the place for anything
+// that is not a whole result of this schema; nothing here panics on input.
+package result
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+)
+
+// Schema names the format. Fields are added within it, never renamed.
+const Schema = "aossim.result/1"
+
+// Result is one file. All times are ns.
+type Result struct {
+	Schema      string      `json:"schema"`
+	Started     string      `json:"started"` // RFC 3339
+	Interrupted bool        `json:"interrupted"`
+	Broken      string      `json:"broken,omitempty"` // why a run ended early
+	Environment Environment `json:"environment"`
+	Scenario    Scenario    `json:"scenario"`
+	Runs        []Run       `json:"runs"`
+}
+
+// Scenario is the file that was run, whole, and the options that changed it.
+type Scenario struct {
+	Name    string   `json:"name"`
+	SHA256  string   `json:"sha256"`
+	Text    string   `json:"text"`
+	Options []string `json:"options,omitempty"`
+}
+
+// Run is one pass through all phases.
+type Run struct {
+	Phases    []Phase   `json:"phases"`
+	Processes []Process `json:"processes"`
+	Checks    []Check   `json:"checks"`
+}
+
+// Phase is one measured stretch.
+type Phase struct {
+	Name       string  `json:"name"`
+	DurationNS int64   `json:"duration_ns"`
+	Groups     []Group `json:"groups"`
+}
+
+// Group is what the actors of one name did in one phase.
+type Group struct {
+	Name        string `json:"name"`
+	Policy      string `json:"policy"`   // granted
+	Priority    int    `json:"priority"` // granted
+	Publishers  int    `json:"publishers"`
+	Subscribers int    `json:"subscribers"`
+	Channels    int    `json:"channels"` // that each subscriber reads
+	// Offered is how many messages were published on the channels of the group's
+	// subscribers, counted once for each subscriber.
+	Offered int64 `json:"offered"`
+	// LonePeriodic: each of the channels has one publisher, a periodic one.
+	LonePeriodic bool `json:"lone_periodic"`
+	Counts
+	// Warmup is what was counted, and not measured, before the phase began.
+	Warmup     Warmup     `json:"warmup"`
+	Wait       string     `json:"wait,omitempty"`
+	Submit     string     `json:"submit,omitempty"`
+	Histograms Histograms `json:"histograms"`
+}
+
+// Warmup counts arms before a phase began.
+type Warmup struct {
+	Arms   int64 `json:"arms"`
+	EAGAIN int64 `json:"eagain"`
+}
+
+// Counts are events; their words are DESIGN's.
+type Counts struct {
+	Published       int64  `json:"published"`
+	Handled         int64  `json:"handled"`
+	Overrun         int64  `json:"overrun"`
+	Corrupt         int64  `json:"corrupt"` // handled messages whose checksum was wrong
+	Arms            int64  `json:"arms"`
+	EAGAIN          int64  `json:"eagain"`
+	Wakes           int64  `json:"wakes"`
+	LostWakes       int64  `json:"lost_wakes"`
+	SpuriousWakes   int64  `json:"spurious_wakes"`
+	MissedDeadlines int64  `json:"missed_deadlines"` // publishes later than the next one was due, or not made at all
+	EINTR           int64  `json:"eintr"`            // waits and sleeps that a signal ended
+	Behind          Behind `json:"behind"`
+	// What getrusage counted for the group's actor threads.
+	MinorFaults         int64 `json:"minor_faults"`
+	MajorFaults         int64 `json:"major_faults"`
+	VoluntarySwitches   int64 `json:"voluntary_switches"`
+	InvoluntarySwitches int64 `json:"involuntary_switches"`
+}
+
+// Add adds d, field by field.
+func (c *Counts) Add(d Counts) {
+	c.Published += d.Published
+	c.Handled += d.Handled
+	c.Overrun += d.Overrun
+	c.Corrupt += d.Corrupt
+	c.Arms += d.Arms
+	c.EAGAIN += d.EAGAIN
+	c.Wakes += d.Wakes
+	c.LostWakes += d.LostWakes
+	c.SpuriousWakes += d.SpuriousWakes
+	c.MissedDeadlines += d.MissedDeadlines
+	c.EINTR += d.EINTR
+	for i := range c.Behind {
+		c.Behind[i] += d.Behind[i]
+	}
+	c.MinorFaults += d.MinorFaults
+	c.MajorFaults += d.MajorFaults
+	c.VoluntarySwitches += d.VoluntarySwitches
+	c.InvoluntarySwitches += d.InvoluntarySwitches
+}
+
+// Behind counts failed arms by how many messages past the armed value the word
+// was found; the last element counts all from there on. The program loads the word
+// right after the arm failed, so a count is an upper bound of what the kernel saw.
+type Behind [17]int64
+
+// Record counts one failed arm.
+func (b *Behind) Record(distance uint32) { b[min(distance, uint32(len(b)-1))]++ }
+
+// Total returns how many failed arms were counted.
+func (b *Behind) Total() (n int64) {
+	for _, v := range b {
+		n += v
+	}
+	return n
+}
+
+func (b *Behind) key(i int) string {
+	if i == len(b)-1 {
+		return strconv.Itoa(i) + "+"
+	}
+	return strconv.Itoa(i)
+}
+
+// MarshalJSON writes an object of the distances that occurred: {"1": 97, "16+": 2}.
+func (b Behind) MarshalJSON() ([]byte, error) {
+	m := map[string]int64{}
+	for i, n := range b {
+		if n != 0 {
+			m[b.key(i)] = n
+		}
+	}
+	return json.Marshal(m)
+}
+
+// UnmarshalJSON reads what MarshalJSON wrote.
+func (b *Behind) UnmarshalJSON(data []byte) error {
+	var m map[string]int64
+	if err := json.Unmarshal(data, &m); err != nil {
+		return err
+	}
+	*b = Behind{}
+	for i := range b {
+		b[i] = m[b.key(i)]
+		delete(m, b.key(i))
+	}
+	for k := range m {
+		return fmt.Errorf("behind: no distance %q", k)
+	}
+	return nil
+}
+
+// Process is one actor process and what its runtime did while it measured.
+type Process struct {
+	Group       string  `json:"group"`
+	PID         int     `json:"pid"`
+	Actors      []Actor `json:"actors"`
+	Collections int64   `json:"collections"` // garbage collections between set-up and end
+	Locked      bool    `json:"memory_locked"`
+}
+
+// Actor is one thread, as it was granted.
+type Actor struct {
+	Kind     string `json:"kind"` // publisher, subscriber or load
+	Policy   string `json:"policy"`
+	Priority int    `json:"priority"`
+	CPUs     []int  `json:"cpus"`
+}
+
+// Check is a condition for the run to be believed, or a threshold of the
+// scenario's [expect].
+type Check struct {
+	Name   string `json:"name"`
+	Pass   bool   `json:"pass"`
+	Detail string `json:"detail"`
+}
+
+// Environment is the machine as it was when the runs began.
+type Environment struct {
+	KernelRelease  string   `json:"kernel_release"`
+	KernelVersion  string   `json:"kernel_version"`
+	Preempt        string   `json:"preempt"`
+	Realtime       bool     `json:"realtime"` // PREEMPT_RT
+	BootID         string   `json:"boot_id"`
+	Machine        string   `json:"machine"`
+	CommandLine    string   `json:"command_line"` // the kernel's
+	CPU            string   `json:"cpu"`
+	CPUs           string   `json:"cpus_online"`
+	Governor       string   `json:"governor"`
+	Isolated       string   `json:"isolcpus"`
+	NohzFull       string   `json:"nohz_full"`
+	RTThrottling   string   `json:"rt_throttling"`
+	ClockSource    string   `json:"clock_source"`
+	Mitigations    []string `json:"mitigations"`
+	Virtualization string   `json:"virtualization"`
+	DMALatency     string   `json:"cpu_dma_latency"`
+	NotRealTime    bool     `json:"not_real_time"` // --no-rt
+	Program        string   `json:"program"`
+	GoVersion      string   `json:"go_version"`
+}
+
+// Failed returns the checks of all runs that did not pass.
+func (r *Result) Failed() (failed []Check) {
+	for _, run := range r.Runs {
+		for _, c := range run.Checks {
+			if !c.Pass {
+				failed = append(failed, c)
+			}
+		}
+	}
+	return failed
+}
+
+// Encode writes the result as indented JSON.
+func (r *Result) Encode(w io.Writer) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", " ")
+	e.SetEscapeHTML(false)
+	return e.Encode(r)
+}
+
+// MaxSize is the largest file that Load reads, in bytes; a result does not grow
+// with its duration and is far smaller.
+const MaxSize = 64 << 20
+
+// Decode reads a result; name stands for it in errors.
+func Decode(name string, data []byte) (*Result, error) {
+	var head struct {
+		Schema string `json:"schema"`
+	}
+	d := json.NewDecoder(bytes.NewReader(data))
+	if err := d.Decode(&head); err != nil {
+		return nil, fmt.Errorf("%s: %s", name, place(err, data, d.InputOffset()))
+	}
+	if head.Schema != Schema {
+		return nil, fmt.Errorf("%s: its schema is %q and this program reads %q; use the program that wrote it", name, head.Schema, Schema)
+	}
+	r := new(Result)
+	if err := json.Unmarshal(data, r); err != nil {
+		return nil, fmt.Errorf("%s: %s", name, place(err, data, 0))
+	}
+	return r, nil
+}
+
+// place puts line and column in front of a JSON error, where it has one.
+func place(err error, data []byte, offset int64) string {
+	var syntax *json.SyntaxError
+	var kind *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &syntax):
+		offset = syntax.Offset
+	case errors.As(err, &kind):
+		offset = kind.Offset
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		offset = int64(len(data))
+		err = errors.New("it ends before the result does")
+	}
+	before := data[:min(max(offset, 0), int64(len(data)))]
+	line := 1 + bytes.Count(before, []byte("\n"))
+	return fmt.Sprintf("line %d, column %d: %s", line, len(before)-bytes.LastIndexByte(before, '\n'), err)
+}
+
+// Load reads a result file.
+func Load(path string) (*Result, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, MaxSize+1))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if len(data) > MaxSize {
+		return nil, fmt.Errorf("%s: larger than %d MiB, so no result file", path, MaxSize>>20)
+	}
+	return Decode(path, data)
+}
+
+// Save writes the result to path, whole or not at all, and makes its directory.
+func (r *Result) Save(path string) error {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return fmt.Errorf("writing the result: %w; name another place with -o FILE", err)
+	}
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		// A device or a pipe cannot be replaced, only written to.
+		f, err := os.OpenFile(path, os.O_WRONLY, 0)
+		if err != nil {
+			return fmt.Errorf("writing the result: %w; name another place with -o FILE", err)
+		}
+		return r.finish(f)
+	}
+	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+"-*")
+	if err != nil {
+		return fmt.Errorf("writing the result: %w; name another place with -o FILE", err)
+	}
+	err = r.finish(f)
+	if err == nil {
+		err = os.Chmod(f.Name(), 0o644)
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		os.Remove(f.Name())
+	}
+	return err
+}
+
+func (r *Result) finish(f *os.File) error {
+	err := r.Encode(f)
+	if e := f.Close(); err == nil {
+		err = e
+	}
+	if err != nil {
+		return fmt.Errorf("writing the result: %w; free some space, or name another place with -o FILE", err)
+	}
+	return nil
+}

@@ -1,0 +1,194 @@
+package sim
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+
+	"aossim/internal/linux"
+	"aossim/internal/result"
+)
+
+// environment reads what the machine says about itself. What it does not say is
+// "unknown", never left out.
+func environment(o Options) result.Environment {
+	release, version, machine := linux.Uname()
+	e := result.Environment{
+		KernelRelease: release, KernelVersion: version, Machine: machine,
+		// Newer kernels have no /sys/kernel/realtime; the version string has always said it.
+		Realtime:    strings.Contains(version, "PREEMPT_RT"),
+		Preempt:     preemption(version),
+		BootID:      read("/proc/sys/kernel/random/boot_id"),
+		CommandLine: read("/proc/cmdline"),
+		CPU:         cpuModel(),
+		CPUs:        read("/sys/devices/system/cpu/online"),
+		Governor:    governors(),
+		Isolated:    orNone(read("/sys/devices/system/cpu/isolated")),
+		NohzFull:    orNone(read("/sys/devices/system/cpu/nohz_full")),
+		ClockSource: read("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+		Mitigations: mitigations(), Virtualization: virtualization(),
+		RTThrottling: throttling(),
+		NotRealTime:  o.NoRT,
+		GoVersion:    runtime.Version(), Program: program(),
+	}
+	return e
+}
+
+// read returns a file's first line, or "unknown".
+func read(path string) string {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return "unknown"
+	}
+	line, _, _ := strings.Cut(strings.TrimSpace(string(data)), "\n")
+	return line
+}
+
+func orNone(v string) string {
+	if v == "" || v == "(null)" || v == "unknown" {
+		return "none"
+	}
+	return v
+}
+
+// preemption returns the model: the one in force on a kernel that can change it
+// (debugfs), else what the version string says.
+func preemption(version string) string {
+	if modes := read("/sys/kernel/debug/sched/preempt"); modes != "unknown" {
+		for _, m := range strings.Fields(modes) {
+			if strings.HasPrefix(m, "(") {
+				return strings.Trim(m, "()") + " (dynamic)"
+			}
+		}
+	}
+	for _, m := range []string{"PREEMPT_RT", "PREEMPT_DYNAMIC", "PREEMPT"} {
+		if slices.Contains(strings.Fields(version), m) {
+			if m == "PREEMPT_DYNAMIC" {
+				return m + " (the model in force is in debugfs, which is not mounted)"
+			}
+			return m
+		}
+	}
+	return "none or voluntary"
+}
+
+func cpuModel() string {
+	data, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return "unknown"
+	}
+	for _, key := range []string{"model name", "Model", "uarch", "CPU part"} {
+		for _, line := range strings.Split(string(data), "\n") {
+			if name, v, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == key {
+				return strings.TrimSpace(v)
+			}
+		}
+	}
+	return "unknown"
+}
+
+func governors() string {
+	files, _ := filepath.Glob("/sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor")
+	var all []string
+	for _, f := range files {
+		all = append(all, read(f))
+	}
+	if slices.Sort(all); len(all) == 0 {
+		return "none (no cpufreq)"
+	}
+	return strings.Join(slices.Compact(all), ", ")
+}
+
+func mitigations() (list []string) {
+	files, _ := filepath.Glob("/sys/devices/system/cpu/vulnerabilities/*")
+	for _, f := range files {
+		if v := read(f); v != "Not affected" {
+			list = append(list, filepath.Base(f)+": "+v)
+		}
+	}
+	return list
+}
+
+func virtualization() string {
+	info, err := os.ReadFile("/proc/cpuinfo")
+	if err == nil && strings.Contains(string(info), " hypervisor") {
+		for _, f := range []string{"/sys/hypervisor/type", "/sys/class/dmi/id/sys_vendor", "/sys/class/dmi/id/product_name"} {
+			if v := read(f); v != "unknown" && v != "" {
+				return "virtual machine (" + v + ")"
+			}
+		}
+		return "virtual machine"
+	}
+	return "none seen"
+}
+
+// throttling says how much of each period real-time threads may run
+// (Documentation/scheduler/sched-rt-group.rst).
+func throttling() string {
+	runtime, err := strconv.Atoi(read("/proc/sys/kernel/sched_rt_runtime_us"))
+	if err != nil {
+		return "unknown"
+	}
+	if runtime < 0 {
+		return "off"
+	}
+	return fmt.Sprintf("%d of %s us", runtime, read("/proc/sys/kernel/sched_rt_period_us"))
+}
+
+func program() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	name := info.Main.Path + " " + info.Main.Version
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" {
+			name += " " + s.Value
+		}
+	}
+	return name
+}
+
+// FormatCPUs writes CPUs as a list that taskset takes: 0-2,5.
+func FormatCPUs(cpus []int) string {
+	var parts []string
+	for i := 0; i < len(cpus); {
+		j := i
+		for j+1 < len(cpus) && cpus[j+1] == cpus[j]+1 {
+			j++
+		}
+		if part := strconv.Itoa(cpus[i]); j > i {
+			parts = append(parts, part+"-"+strconv.Itoa(cpus[j]))
+		} else {
+			parts = append(parts, part)
+		}
+		i = j + 1
+	}
+	return strings.Join(parts, ",")
+}
+
+// ParseCPUs reads what FormatCPUs writes.
+func ParseCPUs(text string) ([]int, error) {
+	var cpus []int
+	for _, part := range strings.Split(text, ",") {
+		low, high, isRange := strings.Cut(part, "-")
+		first, err := strconv.Atoi(low)
+		last := first
+		if err == nil && isRange {
+			last, err = strconv.Atoi(high)
+		}
+		if err != nil || first < 0 || last < first || last >= 1024 {
+			return nil, fmt.Errorf("%q is no list of CPUs; write one such as 0-2,5", text)
+		}
+		for c := first; c <= last; c++ {
+			cpus = append(cpus, c)
+		}
+	}
+	slices.Sort(cpus)
+	return slices.Compact(cpus), nil
+}

@@ -1,0 +1,163 @@
+// Package uring drives one io_uring from one thread: set-up, submission,
+// completion and the futex operations, and nothing that aossim does not use.
+//
+// Set-up returns errors that name what is missing. Push, Enter and Next never
+// allocate and never block in Go: Enter is a RawSyscall and returns an Errno. A
+// Ring belongs to the thread that made it; nothing here is safe to call from two.
+package uring
+
+import (
+	"fmt"
+	"sync/atomic"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Ring is a submission and a completion queue shared with the kernel.
+//
+//	ring (IORING_OFF_SQ_RING; IORING_FEAT_SINGLE_MMAP, Linux 5.4)
+//	  sq head      kernel writes      cq head     this program writes
+//	  sq tail      program writes     cq tail     kernel writes
+//	  sq array     program, once: i   cq overflow kernel writes
+//	                                  cqes        kernel writes
+//	sqes (IORING_OFF_SQES)            program writes
+type Ring struct {
+	fd        int
+	mem       []byte
+	sqeMem    []byte
+	sqes      []SQE
+	cqes      []CQE
+	sqTail    *uint32 // atomic; the kernel reads it in Enter
+	cqHead    *uint32 // atomic; the kernel reads it for room
+	cqTail    *uint32 // atomic; the kernel writes it, also from interrupts
+	overflow  *uint32 // atomic; the kernel counts lost completions here
+	sqMask    uint32
+	cqMask    uint32
+	tail      uint32 // own copy of *sqTail, ahead of it until Enter
+	submitted uint32 // tail up to which the kernel took requests
+	head      uint32 // own copy of *cqHead
+}
+
+// Setup makes a ring for the calling thread with room for entries submissions
+// and at least completions CQEs (io_uring_setup(2)).
+func Setup(entries, completions int, flags SetupFlags) (*Ring, error) {
+	p := params{cqEntries: uint32(completions), flags: flags | CQSize | Clamp}
+	fd, _, e := unix.RawSyscall(unix.SYS_IO_URING_SETUP, uintptr(entries), uintptr(unsafe.Pointer(&p)), 0)
+	if e != 0 {
+		return nil, fmt.Errorf("io_uring_setup with %d entries, flags %#x: %w", entries, uint32(flags), e)
+	}
+	r := &Ring{fd: int(fd)}
+	// The rings are one mapping whose size is the larger end of the two.
+	size := max(int(p.sqOff.array+4*p.sqEntries), int(p.cqOff.cqes)+int(unsafe.Sizeof(CQE{}))*int(p.cqEntries))
+	var err error
+	if r.mem, err = r.mmap(offSQRing, size); err == nil {
+		r.sqeMem, err = r.mmap(offSQEs, int(unsafe.Sizeof(SQE{}))*int(p.sqEntries))
+	}
+	if err != nil {
+		r.release()
+		return nil, err
+	}
+	at := func(off uint32) *uint32 { return (*uint32)(unsafe.Pointer(&r.mem[off])) }
+	r.sqTail, r.cqHead, r.cqTail, r.overflow = at(p.sqOff.tail), at(p.cqOff.head), at(p.cqOff.tail), at(p.cqOff.overflow)
+	r.sqMask, r.cqMask = *at(p.sqOff.ringMask), *at(p.cqOff.ringMask)
+	r.sqes = unsafe.Slice((*SQE)(unsafe.Pointer(&r.sqeMem[0])), p.sqEntries)
+	r.cqes = unsafe.Slice((*CQE)(unsafe.Pointer(&r.mem[p.cqOff.cqes])), p.cqEntries)
+	array := unsafe.Slice(at(p.sqOff.array), p.sqEntries)
+	for i := range array {
+		array[i] = uint32(i)
+	}
+	return r, nil
+}
+
+// Offsets of the mappings (include/uapi/linux/io_uring.h).
+const offSQRing, offSQEs = 0, 0x10000000
+
+func (r *Ring) mmap(offset int64, size int) ([]byte, error) {
+	mem, err := unix.Mmap(r.fd, offset, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
+	if err != nil {
+		return nil, fmt.Errorf("mapping %d bytes of an io_uring: %w", size, err)
+	}
+	return mem, nil
+}
+
+// Push queues a request for the next Enter; it returns false where the
+// submission queue is full.
+func (r *Ring) Push(e SQE) bool {
+	if r.tail-r.submitted > r.sqMask {
+		return false
+	}
+	r.sqes[r.tail&r.sqMask] = e
+	r.tail++
+	return true
+}
+
+// Queued returns how many requests were pushed and not yet taken by the kernel.
+func (r *Ring) Queued() uint32 { return r.tail - r.submitted }
+
+// Enter submits what was pushed and, with GetEvents, waits for wait completions
+// (io_uring_enter(2)). It returns EINTR where a signal came before either.
+func (r *Ring) Enter(wait uint32, flags EnterFlags) syscall.Errno {
+	atomic.StoreUint32(r.sqTail, r.tail) // release: the kernel sees the SQEs with it
+	n, _, e := unix.RawSyscall6(unix.SYS_IO_URING_ENTER, uintptr(r.fd), uintptr(r.tail-r.submitted), uintptr(wait), uintptr(flags), 0, 0)
+	if e == 0 {
+		r.submitted += uint32(n)
+	}
+	return e
+}
+
+// Next takes the oldest completion, if there is one.
+func (r *Ring) Next() (CQE, bool) {
+	if r.head == atomic.LoadUint32(r.cqTail) { // acquire: the CQE is whole
+		return CQE{}, false
+	}
+	c := r.cqes[r.head&r.cqMask]
+	r.head++
+	atomic.StoreUint32(r.cqHead, r.head) // release: the kernel may reuse the slot
+	return c, true
+}
+
+// Overflow returns how many completions the kernel had no room for; 0 as long
+// as no more requests are outstanding than the ring has CQEs.
+func (r *Ring) Overflow() uint32 { return atomic.LoadUint32(r.overflow) }
+
+// Close cancels what is outstanding, waits until the kernel let go of every
+// word, and releases the ring. outstanding is how many requests will still
+// complete once cancelled. It returns an error where they do not.
+func (r *Ring) Close(outstanding int) error {
+	defer r.release()
+	if outstanding -= r.drain(); outstanding <= 0 {
+		return nil
+	}
+	if !r.Push(CancelAll(0)) {
+		return fmt.Errorf("closing an io_uring: its submission queue is full")
+	}
+	for left := outstanding + 1 - r.drain(); left > 0; left -= r.drain() {
+		if e := r.Enter(1, GetEvents); e != 0 && e != unix.EINTR {
+			return fmt.Errorf("closing an io_uring with %d requests outstanding: io_uring_enter: %w", left, e)
+		}
+	}
+	return nil
+}
+
+// drain takes every completion and returns how many requests ended with them.
+func (r *Ring) drain() int {
+	ended := 0
+	for c, ok := r.Next(); ok; c, ok = r.Next() {
+		if c.Flags&CQEMore == 0 {
+			ended++
+		}
+	}
+	return ended
+}
+
+func (r *Ring) release() {
+	if r.sqeMem != nil {
+		unix.Munmap(r.sqeMem)
+	}
+	if r.mem != nil {
+		unix.Munmap(r.mem)
+	}
+	unix.Close(r.fd)
+}

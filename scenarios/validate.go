@@ -1,0 +1,397 @@
+package scenarios
+
+import (
+	"fmt"
+	"math/bits"
+	"slices"
+	"strings"
+)
+
+// Limits of a scenario: more would not fit a ring or tell anything more.
+const (
+	maxRate      = 1e6 // Hz
+	maxCount     = 1024
+	maxChannels  = 4096
+	maxQueueSize = 1 << 20
+	maxPayload   = 1 << 16
+	maxVector    = 128 // FUTEX_WAITV_MAX
+)
+
+var (
+	policies  = []string{"fifo", "rr", "deadline", "other", "batch", "idle"}
+	futexes   = []string{"shared", "private"}
+	arrivals  = []string{"periodic", "poisson", "burst"}
+	wakes     = []string{"futex", "io_uring"}
+	waits     = []string{"io_uring", "io_uring_waitv", "futex", "eventfd"}
+	submits   = []string{"split", "combined"}
+	ringFlags = []string{"single_issuer", "coop_taskrun", "defer_taskrun", "taskrun_flag", "submit_all"}
+	kinds     = []string{"timer", "net", "fork", "memory", "slab", "cpu", "command"}
+)
+
+// place is where in the file a check complains.
+type place struct {
+	s     *Scenario
+	table string
+	index int
+}
+
+func (p place) errorf(key, format string, args ...any) error {
+	return p.s.Errorf(p.table, p.index, key, format, args...)
+}
+
+func (p place) oneOf(key, value string, allowed []string) error {
+	if slices.Contains(allowed, value) {
+		return nil
+	}
+	return p.errorf(key, "%q is none of %s", value, strings.Join(allowed, ", "))
+}
+
+func (p place) between(key string, v, low, high int64) error {
+	if v < low || v > high {
+		return p.errorf(key, "%d is not within %d..%d", v, low, high)
+	}
+	return nil
+}
+
+func (p place) positive(key string, d Duration) error {
+	if d <= 0 {
+		return p.errorf(key, "%s is no time to run; give one above 0", d)
+	}
+	return nil
+}
+
+// phase checks the name of a phase; none is given by "".
+func (p place) phase(key, name string) error {
+	if name == "" || slices.Contains(p.s.Phases, name) {
+		return nil
+	}
+	return p.errorf(key, "there is no phase %q; phases has %s", name, strings.Join(p.s.Phases, ", "))
+}
+
+// firstOf returns the first error among checks.
+func firstOf(checks ...error) error {
+	for _, err := range checks {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Members returns every member, with the table and index it stands at.
+func (s *Scenario) Members() (list []struct {
+	*Member
+	Table string
+	Index int
+}) {
+	add := func(m *Member, table string, i int) {
+		list = append(list, struct {
+			*Member
+			Table string
+			Index int
+		}{m, table, i})
+	}
+	for i := range s.Publishers {
+		add(&s.Publishers[i].Member, "publisher", i)
+	}
+	for i := range s.Subscribers {
+		add(&s.Subscribers[i].Member, "subscriber", i)
+	}
+	for i := range s.Loads {
+		add(&s.Loads[i].Member, "load", i)
+	}
+	return list
+}
+
+// groups returns the groups of publishers and subscribers in the file's order.
+func (s *Scenario) groups() (names []string) {
+	for _, m := range s.Members() {
+		if m.Table != "load" && !slices.Contains(names, m.Group) {
+			names = append(names, m.Group)
+		}
+	}
+	return names
+}
+
+// Span returns the phases in which a member takes part: first <= phase < end.
+func (s *Scenario) Span(m *Member) (first, end int) {
+	end = len(s.Phases)
+	if m.Joins != "" {
+		first = slices.Index(s.Phases, m.Joins)
+	}
+	if m.Leaves != "" {
+		end = slices.Index(s.Phases, m.Leaves)
+	}
+	return first, end
+}
+
+func (s *Scenario) validate() error {
+	top := place{s, "", 0}
+	if err := firstOf(top.positive("duration", s.Duration), s.validatePhases(top), s.validateChannels(top)); err != nil {
+		return err
+	}
+	if len(s.Publishers) == 0 || len(s.Subscribers) == 0 {
+		return top.errorf("", "a scenario needs a [[publisher]] and a [[subscriber]]")
+	}
+	for i := range s.Publishers {
+		if err := s.validatePublisher(place{s, "publisher", i}, &s.Publishers[i]); err != nil {
+			return err
+		}
+	}
+	for i := range s.Subscribers {
+		if err := s.validateSubscriber(place{s, "subscriber", i}, &s.Subscribers[i]); err != nil {
+			return err
+		}
+	}
+	for i := range s.Loads {
+		if err := s.validateLoad(place{s, "load", i}, &s.Loads[i]); err != nil {
+			return err
+		}
+	}
+	return firstOf(s.validateGroups(), s.validateJoins(top), s.validatePrivate())
+}
+
+func (s *Scenario) validatePhases(top place) error {
+	if len(s.Phases) == 0 {
+		return top.errorf("phases", "there must be one at least")
+	}
+	for i, p := range s.Phases {
+		if p == "" || slices.Contains(s.Phases[:i], p) {
+			return top.errorf("phases", "%q is empty or given twice", p)
+		}
+	}
+	return nil
+}
+
+func (s *Scenario) validateChannels(top place) error {
+	if len(s.Channels) == 0 {
+		return top.errorf("", "a scenario needs a [[channel]]")
+	}
+	all := 0
+	for i := range s.Channels {
+		c, p := &s.Channels[i], place{s, "channel", i}
+		if !strings.HasPrefix(c.Name, "/") || len(c.Name) < 2 {
+			return p.errorf("name", "%q is no channel's name; one starts with /, such as \"/imu\"", c.Name)
+		}
+		if slices.ContainsFunc(s.Channels[:i], func(d Channel) bool { return d.Name == c.Name }) {
+			return p.errorf("name", "%q is given twice; count makes several channels of one name", c.Name)
+		}
+		if err := firstOf(
+			p.between("max_size", int64(c.MaxSize), 8, maxPayload),
+			p.between("queue_size", int64(c.QueueSize), 2, maxQueueSize),
+			p.between("count", int64(c.Count), 1, maxChannels),
+			p.oneOf("futex", c.Futex, futexes),
+		); err != nil {
+			return err
+		}
+		if bits.OnesCount(uint(c.QueueSize)) != 1 {
+			return p.errorf("queue_size", "%d is no power of two; %d is the next", c.QueueSize, 1<<bits.Len(uint(c.QueueSize)))
+		}
+		if all += c.Count; all > maxChannels {
+			return p.errorf("count", "more than %d channels in all", maxChannels)
+		}
+	}
+	return nil
+}
+
+func (s *Scenario) validateMember(p place, m *Member) error {
+	if m.Group == "" {
+		return p.errorf("group", "a group needs a name")
+	}
+	if err := firstOf(p.oneOf("policy", m.Policy, policies), p.between("count", int64(m.Count), 1, maxCount), p.between("nice", int64(m.Nice), -20, 19)); err != nil {
+		return err
+	}
+	switch realtime := m.Policy == "fifo" || m.Policy == "rr"; {
+	case realtime && (m.Priority < 1 || m.Priority > 99):
+		return p.errorf("priority", "%d is not within 1..99, which policy %q needs", m.Priority, m.Policy)
+	case !realtime && m.Priority != 0:
+		return p.errorf("priority", "policy %q has none; leave it out, or set policy to \"fifo\" or \"rr\"", m.Policy)
+	case m.Policy == "deadline" && (m.Runtime <= 0 || m.Runtime > m.Deadline || m.Deadline > m.Period):
+		return p.errorf("runtime", "policy \"deadline\" needs 0 < runtime <= deadline <= period")
+	case m.Policy == "deadline" && len(m.CPUs) > 0:
+		return p.errorf("cpus", "policy \"deadline\" runs on all CPUs; leave it out")
+	case m.Policy != "deadline" && (m.Runtime != 0 || m.Deadline != 0 || m.Period != 0):
+		return p.errorf("runtime", "runtime, deadline and period are for policy \"deadline\"")
+	}
+	if err := firstOf(p.phase("joins", m.Joins), p.phase("leaves", m.Leaves)); err != nil {
+		return err
+	}
+	if first, end := s.Span(m); first >= end {
+		return p.errorf("leaves", "%q comes no later than the phase it joins at", m.Leaves)
+	}
+	for _, c := range m.CPUs {
+		if c < 0 {
+			return p.errorf("cpus", "%d is no CPU", c)
+		}
+	}
+	return nil
+}
+
+func (s *Scenario) channel(name string) *Channel {
+	for i := range s.Channels {
+		if s.Channels[i].Name == name {
+			return &s.Channels[i]
+		}
+	}
+	return nil
+}
+
+func (s *Scenario) missingChannel(p place, key, name string) error {
+	var names []string
+	for _, c := range s.Channels {
+		names = append(names, c.Name)
+	}
+	return p.errorf(key, "there is no channel %q; there are %s", name, strings.Join(names, ", "))
+}
+
+func (s *Scenario) validatePublisher(p place, pub *Publisher) error {
+	if s.channel(pub.Channel) == nil {
+		return s.missingChannel(p, "channel", pub.Channel)
+	}
+	if !(pub.Rate > 0 && pub.Rate <= maxRate) {
+		return p.errorf("rate", "%g Hz is not above 0 and up to 1 MHz", float64(pub.Rate))
+	}
+	if err := firstOf(s.validateMember(p, &pub.Member), p.oneOf("arrival", pub.Arrival, arrivals), p.oneOf("wake", pub.Wake, wakes)); err != nil {
+		return err
+	}
+	if pub.Arrival != "burst" {
+		if pub.Burst != 0 {
+			return p.errorf("burst", "is for arrival = \"burst\"")
+		}
+		return nil
+	}
+	return p.between("burst", int64(pub.Burst), 2, maxQueueSize)
+}
+
+func (s *Scenario) validateSubscriber(p place, sub *Subscriber) error {
+	channels := 0
+	for i, name := range sub.Channels {
+		c := s.channel(name)
+		if c == nil {
+			return s.missingChannel(p, "channels", name)
+		}
+		if slices.Contains(sub.Channels[:i], name) {
+			return p.errorf("channels", "%q is given twice", name)
+		}
+		channels += c.Count
+	}
+	if channels == 0 {
+		return p.errorf("channels", "a subscriber needs one at least")
+	}
+	if err := firstOf(s.validateMember(p, &sub.Member), p.oneOf("wait", sub.Wait, waits), p.oneOf("submit", sub.Submit, submits)); err != nil {
+		return err
+	}
+	for _, f := range sub.RingFlags {
+		if err := p.oneOf("ring_flags", f, ringFlags); err != nil {
+			return err
+		}
+	}
+	switch has := func(f string) bool { return slices.Contains(sub.RingFlags, f) }; {
+	case sub.Work < 0:
+		return p.errorf("work", "%s is negative", sub.Work)
+	case has("defer_taskrun") && !has("single_issuer"):
+		return p.errorf("ring_flags", "defer_taskrun needs single_issuer (io_uring_setup(2))")
+	case has("taskrun_flag") && !has("coop_taskrun") && !has("defer_taskrun"):
+		return p.errorf("ring_flags", "taskrun_flag needs coop_taskrun or defer_taskrun (io_uring_setup(2))")
+	case sub.Wait == "futex" && len(sub.RingFlags) > 0:
+		return p.errorf("ring_flags", "wait = \"futex\" has no ring")
+	case sub.Wait == "futex" && channels > 1:
+		return p.errorf("wait", "\"futex\" waits on one word, and this subscriber has %d channels; use \"io_uring_waitv\" or \"io_uring\"", channels)
+	case sub.Wait == "io_uring_waitv" && channels > maxVector:
+		return p.errorf("wait", "a vector has at most %d words, and this subscriber has %d channels; use \"io_uring\"", maxVector, channels)
+	}
+	return nil
+}
+
+func (s *Scenario) validateLoad(p place, l *Load) error {
+	if err := firstOf(p.oneOf("kind", l.Kind, kinds), s.validateMember(p, &l.Member), p.positive("interval", l.Interval)); err != nil {
+		return err
+	}
+	if (l.Kind == "command") != (len(l.Command) > 0) {
+		return p.errorf("command", "goes with kind = \"command\", as a list: [\"stress-ng\", \"--vm\", \"1\"]")
+	}
+	return nil
+}
+
+// validateGroups holds a group to one policy, priority and span: it has one row
+// in the report.
+func (s *Scenario) validateGroups() error {
+	seen := map[string]*Member{}
+	for _, m := range s.Members() {
+		o := seen[m.Group]
+		if o == nil {
+			seen[m.Group] = m.Member
+			continue
+		}
+		p := place{s, m.Table, m.Index}
+		differs := ""
+		switch {
+		case o.Policy != m.Policy:
+			differs = "policy"
+		case o.Priority != m.Priority:
+			differs = "priority"
+		case o.Joins != m.Joins:
+			differs = "joins"
+		case o.Leaves != m.Leaves:
+			differs = "leaves"
+		case o.Processes != m.Processes && m.Table != "load":
+			differs = "processes"
+		default:
+			continue
+		}
+		return p.errorf(differs, "differs within group %q; a group has one, so make it the same or name another group", m.Group)
+	}
+	return nil
+}
+
+// validateJoins finds phases that change nothing.
+func (s *Scenario) validateJoins(top place) error {
+	changes := make([]bool, len(s.Phases))
+	for _, m := range s.Members() {
+		first, _ := s.Span(m.Member)
+		changes[first] = true
+	}
+	for i, c := range changes {
+		if !c {
+			return top.errorf("phases", "nothing joins at %q; remove it, or give a group joins = %q", s.Phases[i], s.Phases[i])
+		}
+	}
+	return nil
+}
+
+// validatePrivate finds private words that more than one process would use.
+func (s *Scenario) validatePrivate() error {
+	owner := map[string]string{}
+	for _, m := range s.Members() {
+		var names []string
+		key := "channels"
+		switch m.Table {
+		case "publisher":
+			names, key = []string{s.Publishers[m.Index].Channel}, "channel"
+		case "subscriber":
+			names = s.Subscribers[m.Index].Channels
+		}
+		for _, name := range names {
+			if !s.channel(name).Private() {
+				continue
+			}
+			p := place{s, m.Table, m.Index}
+			if m.Processes {
+				return p.errorf("processes", "%q has futex = \"private\", which works within one process only; make it \"shared\"", name)
+			}
+			if o := owner[name]; o != "" && o != m.Group {
+				return p.errorf(key, "%q has futex = \"private\" and is used by groups %q and %q, which are processes of their own; make it \"shared\"", name, o, m.Group)
+			}
+			owner[name] = m.Group
+		}
+	}
+	return nil
+}
+
+// Title is "name: description".
+func (s *Scenario) Title() string {
+	if s.Description == "" {
+		return s.Name
+	}
+	return fmt.Sprintf("%s: %s", s.Name, s.Description)
+}

@@ -1,0 +1,129 @@
+package scenarios
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Duration is a time in ns, written "5us", "10s" or "1m30s".
+type Duration int64
+
+// UnmarshalText reads what time.ParseDuration reads.
+func (d *Duration) UnmarshalText(text []byte) error {
+	v, err := time.ParseDuration(string(text))
+	if err != nil {
+		return fmt.Errorf("%q is no duration; write one with its unit, such as \"10s\" or \"5us\"", text)
+	}
+	*d = Duration(v)
+	return nil
+}
+
+// MarshalText writes what UnmarshalText reads.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// String is the duration with its unit.
+func (d Duration) String() string { return time.Duration(d).String() }
+
+// Rate is in Hz, written "500Hz", "2kHz" or "1MHz".
+type Rate float64
+
+// rateUnits are tried in order: the last is an ending of the others.
+var rateUnits = []struct {
+	unit   string
+	factor float64
+}{{"MHz", 1e6}, {"kHz", 1e3}, {"Hz", 1}}
+
+// UnmarshalText reads a number and its unit.
+func (r *Rate) UnmarshalText(text []byte) error {
+	for _, u := range rateUnits {
+		if number, ok := strings.CutSuffix(string(text), u.unit); ok {
+			v, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
+			if err != nil {
+				break
+			}
+			*r = Rate(v * u.factor)
+			return nil
+		}
+	}
+	return fmt.Errorf("%q is no rate; write one with its unit, such as \"2kHz\"", text)
+}
+
+// MarshalText writes what UnmarshalText reads.
+func (r Rate) MarshalText() ([]byte, error) {
+	return []byte(strconv.FormatFloat(float64(r), 'g', -1, 64) + "Hz"), nil
+}
+
+// Threshold is a line of [expect]: a metric of a group, and what it must be in
+// every phase of every run. Value is in ns for latencies, a fraction for eagain_rate,
+// a number else.
+type Threshold struct {
+	Name, Group, Metric, Stat string
+	Most                      bool // <= rather than >=
+	Value                     float64
+	Want                      string // as it was written
+}
+
+var (
+	distributions = regexp.MustCompile(`^(.+)\.(rearm|arm_window|arm_window_eagain|delivery|response)\.(p50|p90|p99|p99\.9|max|count)$`)
+	numbers       = regexp.MustCompile(`^(.+)\.(eagain_rate|messages_per_second|overrun|lost_wakes|spurious_wakes|missed_deadlines)$`)
+	limits        = regexp.MustCompile(`^(<=|>=)\s*(.+)$`)
+)
+
+// Metrics says which metrics a threshold can be set on.
+const Metrics = "GROUP.{rearm,arm_window,arm_window_eagain,delivery,response}.{p50,p90,p99,p99.9,max,count} or " +
+	"GROUP.{eagain_rate,messages_per_second,overrun,lost_wakes,spurious_wakes,missed_deadlines}"
+
+func (s *Scenario) thresholds(lines map[string]string) ([]Threshold, error) {
+	var list []Threshold
+	for _, name := range slices.Sorted(maps.Keys(lines)) {
+		t := Threshold{Name: name, Want: lines[name]}
+		if m := cmp.Or(strings.Join(distributions.FindStringSubmatch(name), "\x00"), strings.Join(numbers.FindStringSubmatch(name), "\x00")); m != "" {
+			parts := append(strings.Split(m, "\x00"), "")
+			t.Group, t.Metric, t.Stat = parts[1], parts[2], parts[3]
+		} else {
+			return nil, s.Errorf("expect", 0, name, "no such metric; there are %s", Metrics)
+		}
+		if !slices.Contains(s.groups(), t.Group) {
+			return nil, s.Errorf("expect", 0, name, "no group %q; there are %s", t.Group, strings.Join(s.groups(), ", "))
+		}
+		m := limits.FindStringSubmatch(t.Want)
+		if m == nil {
+			return nil, s.Errorf("expect", 0, name, "%q is no limit; write \"<= 200us\", \"<= 5%%\" or \">= 1000\"", t.Want)
+		}
+		t.Most = m[1] == "<="
+		var err error
+		if t.Value, err = t.parse(m[2]); err != nil {
+			return nil, s.Errorf("expect", 0, name, "%s", err)
+		}
+		list = append(list, t)
+	}
+	return list, nil
+}
+
+// parse reads a limit in the unit that the metric has.
+func (t Threshold) parse(text string) (float64, error) {
+	switch {
+	case t.Stat != "" && t.Stat != "count":
+		var d Duration
+		err := d.UnmarshalText([]byte(text))
+		return float64(d), err
+	case t.Metric == "eagain_rate":
+		number, ok := strings.CutSuffix(text, "%")
+		v, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
+		if !ok || err != nil {
+			return 0, fmt.Errorf("%q is no percentage; write one such as \"5%%\"", text)
+		}
+		return v / 100, nil
+	}
+	v, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%q is no number", text)
+	}
+	return v, nil
+}
