@@ -16,6 +16,7 @@ import (
 	"io"
 	"os"
 	"path"
+	"regexp"
 	"strings"
 
 	"github.com/BurntSushi/toml"
@@ -202,6 +203,9 @@ func Parse(name string, data []byte) (*Scenario, error) {
 			table = key[0]
 		}
 		line := s.find(table, -1, key[len(key)-1])
+		if line == 1 && len(key) == 1 { // a table rather than a key
+			line = s.find(key[0], 0, "")
+		}
 		return nil, &Error{name, line, fmt.Sprintf("unknown key %q; the README lists the keys of a scenario", key.String())}
 	}
 	if s.Expect, err = s.thresholds(f.Expect); err != nil {
@@ -234,23 +238,27 @@ func decodeAll[T any](s *Scenario, md *toml.MetaData, table string, from []toml.
 	return nil
 }
 
+// wrongType takes the decoder's messages apart that have a key but no position.
+var wrongType = regexp.MustCompile(`^toml: (?:line \d+ )?\(last key "([^"]*)"\): (.*)$`)
+
 // tomlError turns the decoder's error into one with the right line: the decoder
 // keeps one position for all tables of one name.
 func (s *Scenario) tomlError(table string, index int, err error) error {
 	var p toml.ParseError
-	if !errors.As(err, &p) {
-		return s.Errorf(table, index, "", "%s", strings.TrimPrefix(err.Error(), "toml: "))
+	key, text, line := "", err.Error(), 0
+	if errors.As(err, &p) {
+		key, text, line = p.LastKey, p.Message, p.Position.Line
+	} else if m := wrongType.FindStringSubmatch(text); m != nil {
+		key, text = m[1], m[2]
 	}
-	key := p.LastKey[strings.LastIndex(p.LastKey, ".")+1:]
-	line := p.Position.Line
-	if table != "" {
+	key = key[strings.LastIndex(key, ".")+1:]
+	if table != "" || line == 0 {
 		line = s.find(table, index, key)
 	}
-	text := p.Message
 	if key != "" {
-		text = fmt.Sprintf("%s: %s", key, text)
+		text = key + ": " + text
 	}
-	return &Error{s.File, max(line, 1), text}
+	return &Error{s.File, line, strings.ReplaceAll(text, "\n", " ")}
 }
 
 // Errorf returns an *Error about a key of the index-th [[table]], or of the top

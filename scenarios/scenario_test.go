@@ -1,6 +1,11 @@
 package scenarios
 
 import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 )
@@ -10,7 +15,10 @@ func TestBuiltin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	want := []string{"channels", "fanout", "load", "low-priority", "pair", "private", "slab", "waits"}
+	var names []string
 	for _, s := range list {
+		names = append(names, s.Name)
 		if s.Description == "" || s.Name+".toml" != s.File {
 			t.Errorf("%s: name %q, description %q", s.File, s.Name, s.Description)
 		}
@@ -18,4 +26,188 @@ func TestBuiltin(t *testing.T) {
 			t.Errorf("%s: no comment to learn from", s.File)
 		}
 	}
+	if !reflect.DeepEqual(names, want) {
+		t.Errorf("got %v, want %v", names, want)
+	}
+}
+
+// good is a scenario in which the tests change lines.
+const good = `name = "t"
+duration = "1s"
+phases = ["a", "b"]
+
+[[channel]]
+name = "/c"
+queue_size = 64
+
+[[publisher]]
+group = "rt"
+channel = "/c"
+rate = "2kHz"
+policy = "fifo"
+priority = 40
+
+[[subscriber]]
+group = "rt"
+channels = ["/c"]
+policy = "fifo"
+priority = 40
+
+[[publisher]]
+group = "low"
+joins = "b"
+channel = "/c"
+rate = "100Hz"
+
+[expect]
+"rt.rearm.p99" = "<= 200us"
+"rt.eagain_rate" = "<= 50%"
+`
+
+func TestParse(t *testing.T) {
+	s, err := Parse("t.toml", []byte(good))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p := s.Publishers[1]; p.Rate != 100 || p.Count != 1 || p.Arrival != "periodic" || p.Policy != "other" {
+		t.Errorf("%+v", p)
+	}
+	if c := s.Channels[0]; c.MaxSize != 64 || c.Futex != "shared" || c.Private() {
+		t.Errorf("%+v", c)
+	}
+	if first, end := s.Span(&s.Publishers[1].Member); first != 1 || end != 2 {
+		t.Errorf("span %d..%d", first, end)
+	}
+	if e := s.Expect; len(e) != 2 || e[0].Value != 0.5 || e[1].Value != 200_000 || e[1].Stat != "p99" || !e[1].Most {
+		t.Errorf("%+v", e)
+	}
+	// Actor processes get the scenario as JSON.
+	text, err := json.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var back Scenario
+	if err := json.Unmarshal(text, &back); err != nil || !reflect.DeepEqual(&back, s) {
+		t.Errorf("%v\n%+v\n%+v", err, back, s)
+	}
+}
+
+// TestRefused: every mistake is one line with its place and a way out.
+func TestRefused(t *testing.T) {
+	for _, c := range []struct {
+		name, from, to string
+		line           int
+		want           string
+	}{
+		{"unknown key", `joins = "b"`, `join = "b"`, 24, `unknown key "publisher.join"`},
+		{"unknown top key", `duration = "1s"`, `durations = "1s"`, 2, `unknown key "durations"`},
+		{"unknown table", "[expect]", "[expected]", 28, "unknown key"},
+		{"wrong type", "priority = 40\n\n[[publisher]]", "priority = \"high\"\n\n[[publisher]]", 20, "priority: "},
+		{"wrong type of a rate", `rate = "2kHz"`, `rate = 2000`, 12, "rate: "},
+		{"no TOML", `name = "t"`, `name = `, 1, ""},
+		{"missing channel", `channel = "/c"`, `channel = "/d"`, 11, `there is no channel "/d"; there are /c`},
+		{"missing channel of a subscriber", `channels = ["/c"]`, `channels = ["/d"]`, 18, `there is no channel "/d"`},
+		{"no channels", `channels = ["/c"]`, `channels = []`, 18, "one at least"},
+		{"rate 0", "2kHz", "0Hz", 12, "rate: 0 Hz"},
+		{"negative rate", "100Hz", "-1Hz", 26, "rate: -1 Hz"},
+		{"rate above 1 MHz", "2kHz", "1.1MHz", 12, "1 MHz"},
+		{"rate that is none", "2kHz", "NaNHz", 12, "rate: NaN Hz"},
+		{"rate without unit", "2kHz", "2000", 12, "unit"},
+		{"priority 0", "priority = 40", "priority = 0", 14, "1..99"},
+		{"priority 100", "priority = 40", "priority = 100", 14, "1..99"},
+		{"priority with policy other", `rate = "100Hz"`, "rate = \"100Hz\"\npriority = 3", 27, `policy "other" has none`},
+		{"policy", `policy = "fifo"`, `policy = "rt"`, 13, "none of fifo, rr, deadline, other, batch, idle"},
+		{"negative CPU", `joins = "b"`, "joins = \"b\"\ncpus = [-1]", 25, "no CPU"},
+		{"phase that nothing joins", `["a", "b"]`, `["a", "b", "c"]`, 3, `nothing joins at "c"`},
+		{"no such phase", `joins = "b"`, `joins = "x"`, 24, `there is no phase "x"`},
+		{"leaves before it joins", `joins = "b"`, "joins = \"b\"\nleaves = \"a\"", 25, "comes no later"},
+		{"queue size", "queue_size = 64", "queue_size = 65", 7, "no power of two; 128 is the next"},
+		{"queue size too large", "queue_size = 64", "queue_size = 2097152", 7, "not within"},
+		{"duration 0", `"1s"`, `"0s"`, 2, "duration: 0s"},
+		{"negative duration", `"1s"`, `"-1s"`, 2, "duration: -1s"},
+		{"duration without unit", `"1s"`, `"10"`, 2, "unit"},
+		{"private across groups", "queue_size = 64", "futex = \"private\"", 25, "private"},
+		{"private across processes", "queue_size = 64\n\n[[publisher]]", "futex = \"private\"\n\n[[publisher]]\nprocesses = true", 17, "processes"},
+		{"group that differs", "[expect]", "[[subscriber]]\ngroup=\"low\"\nchannels=[\"/c\"]\n[expect]", 28, `differs within group "low"`},
+		{"burst without arrival", `rate = "2kHz"`, "rate = \"2kHz\"\nburst = 3", 13, "burst"},
+		{"waits", `channels = ["/c"]`, "channels = [\"/c\"]\nwait = \"poll\"", 19, "none of io_uring"},
+		{"ring flags", `channels = ["/c"]`, "channels = [\"/c\"]\nring_flags = [\"defer_taskrun\"]", 19, "single_issuer"},
+		{"ring flag", `channels = ["/c"]`, "channels = [\"/c\"]\nring_flags = [\"sqpoll\"]", 19, "none of"},
+		{"metric", `"rt.rearm.p99"`, `"rt.rearm.p98"`, 29, "no such metric"},
+		{"metric's group", `"rt.rearm.p99"`, `"xx.rearm.p99"`, 29, `no group "xx"`},
+		{"metric's limit", "<= 200us", "200us", 29, "no limit"},
+		{"metric's unit", "<= 50%", "<= 5us", 30, "percentage"},
+		{"channel's name", `name = "/c"`, `name = "c"`, 6, "starts with /"},
+		{"no subscriber", "[[subscriber]]\ngroup = \"rt\"\nchannels = [\"/c\"]\npolicy = \"fifo\"\npriority = 40\n", "", 1, "[[subscriber]]"},
+		{"empty", good, "  \n", 1, "empty"},
+		{"binary", good, "\x00\x01\x02\xff\xfe", 1, ""},
+		{"huge", good, strings.Repeat("# 100 MB\n", 100<<20/9), 1, "larger than 1024 KiB"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			text := strings.Replace(good, c.from, c.to, 1)
+			if text == good {
+				t.Fatal("the case changes nothing")
+			}
+			_, err := Parse("dir/t.toml", []byte(text))
+			var e *Error
+			if !errors.As(err, &e) {
+				t.Fatalf("got %v", err)
+			}
+			if e.File != "dir/t.toml" || e.Line != c.line || !strings.Contains(e.Text, c.want) || strings.Contains(e.Error(), "\n") {
+				t.Errorf("got %s, want line %d and %q", err, c.line, c.want)
+			}
+		})
+	}
+}
+
+func TestOpenFails(t *testing.T) {
+	dir := t.TempDir()
+	huge := filepath.Join(dir, "huge.toml")
+	f, err := os.Create(huge)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Truncate(100 << 20); err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	for name, want := range map[string]string{
+		"no-such": "no built-in scenario", filepath.Join(dir, "no.toml"): "no such file",
+		dir + "/.toml": "no such file", huge: "larger than",
+	} {
+		_, err := Open(name)
+		var e *Error
+		if !errors.As(err, &e) || !strings.Contains(e.Text, want) {
+			t.Errorf("%s: %v, want %q", name, err, want)
+		}
+	}
+	if err := os.Mkdir(filepath.Join(dir, "d.toml"), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(filepath.Join(dir, "d.toml")); err == nil {
+		t.Error("a directory was taken for a scenario")
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	list, err := List()
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, s := range list {
+		f.Add([]byte(s.Text))
+	}
+	f.Add([]byte(good))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		s, err := Parse("f.toml", data)
+		var e *Error
+		switch {
+		case err == nil && len(s.Subscribers) == 0:
+			t.Error("a scenario without subscribers")
+		case err != nil && !errors.As(err, &e):
+			t.Errorf("an error without a place: %v", err)
+		case err != nil && e.Line < 1:
+			t.Errorf("line %d: %v", e.Line, err)
+		}
+	})
 }

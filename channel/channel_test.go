@@ -1,0 +1,245 @@
+package channel
+
+import (
+	"encoding/binary"
+	"sync"
+	"testing"
+
+	"aossim/internal/linux"
+	"aossim/internal/linux/linuxtest"
+)
+
+func create(t testing.TB, c Config) *Channel {
+	return Create(linuxtest.Map(t, c.Size()), c)
+}
+
+// starts are first indexes: of a fresh channel, and just below the wrap.
+func starts(size int) []uint32 {
+	return []uint32{0, uint32(1<<32 - 2*size - 1), uint32(1<<32 - size - 1)}
+}
+
+func TestIndex(t *testing.T) {
+	ch := create(t, Config{MaxSize: 8, QueueSize: 4, Publishers: 1})
+	const wrap = 1<<32 - 4
+	for _, c := range []struct {
+		from, to, distance uint32
+	}{
+		{Nothing, Nothing, 0}, {Nothing, 1, 1}, {0, 1, 1}, {wrap - 1, 0, 1}, {wrap - 1, 3, 4}, {5, 5, 0}, {1, 0, wrap - 1},
+	} {
+		if got := ch.Distance(c.from, c.to); got != c.distance {
+			t.Errorf("Distance(%d, %d) = %d, want %d", c.from, c.to, got, c.distance)
+		}
+	}
+	for _, c := range []struct {
+		index uint32
+		n     int
+		want  uint32
+	}{{0, 1, 1}, {wrap - 1, 1, 0}, {0, -1, wrap - 1}, {2, -4, wrap - 2}} {
+		if got := ch.Add(c.index, c.n); got != c.want {
+			t.Errorf("Add(%d, %d) = %d, want %d", c.index, c.n, got, c.want)
+		}
+	}
+}
+
+// TestInOrder publishes several laps and reads every message whole and in order.
+func TestInOrder(t *testing.T) {
+	for _, start := range starts(8) {
+		ch := create(t, Config{MaxSize: 20, QueueSize: 8, Publishers: 1, Start: start})
+		p, r := ch.Publisher(0), ch.Reader()
+		if got := ch.Word().Load(); start == 0 && got != Nothing {
+			t.Fatalf("a fresh channel's word is %#x", got)
+		}
+		for i := range uint64(50) {
+			binary.NativeEndian.PutUint64(p.Payload(), i^0xff)
+			before := ch.Word().Load()
+			if !p.Publish(Message{Published: int64(i), Scheduled: -int64(i), Sequence: i}) {
+				t.Fatal("nobody else could have moved the word")
+			}
+			word := ch.Word().Load()
+			if d := ch.Distance(before, word); d != 1 {
+				t.Fatalf("the word moved by %d", d)
+			}
+			if outcome, n := r.Read(word); outcome != Read || n != 1 {
+				t.Fatalf("message %d: outcome %d, %d", i, outcome, n)
+			}
+			if want := (Message{int64(i), -int64(i), i}); r.Message != want || binary.NativeEndian.Uint64(r.Payload()) != i^0xff || len(r.Payload()) != 20 {
+				t.Fatalf("got %+v %x, want %+v", r.Message, r.Payload(), want)
+			}
+			if r.Pending(word) != 0 {
+				t.Fatal("there is more than was published")
+			}
+		}
+	}
+}
+
+// TestOverrun counts exactly what a reader lost, and it goes on with the oldest
+// message that is left.
+func TestOverrun(t *testing.T) {
+	for _, start := range starts(8) {
+		ch := create(t, Config{MaxSize: 8, QueueSize: 8, Publishers: 1, Start: start})
+		p, r := ch.Publisher(0), ch.Reader()
+		for i := range uint64(21) {
+			p.Publish(Message{Sequence: i})
+		}
+		word := ch.Word().Load()
+		outcome, n := r.Read(word)
+		if outcome != Overrun || n != 13 {
+			t.Fatalf("outcome %d, %d lost; 13 of 21 do not fit into 8", outcome, n)
+		}
+		for i := uint64(13); i < 21; i++ {
+			if outcome, _ := r.Read(word); outcome != Read || r.Sequence != i {
+				t.Fatalf("outcome %d, message %d, want %d", outcome, r.Sequence, i)
+			}
+		}
+	}
+}
+
+// TestOverwritten reads with a value of the word that is out of date.
+func TestOverwritten(t *testing.T) {
+	ch := create(t, Config{MaxSize: 8, QueueSize: 4, Publishers: 1})
+	p, r := ch.Publisher(0), ch.Reader()
+	for i := range uint64(3) {
+		p.Publish(Message{Sequence: i})
+	}
+	old := ch.Word().Load()
+	for i := range uint64(2) {
+		p.Publish(Message{Sequence: 3 + i})
+	}
+	if outcome, n := r.Read(old); outcome != Overrun || n != 1 {
+		t.Errorf("outcome %d, %d: message 0 was overwritten by message 4", outcome, n)
+	}
+	if outcome, _ := r.Read(old); outcome != Read || r.Sequence != 1 {
+		t.Errorf("outcome %d, message %d, want 1", outcome, r.Sequence)
+	}
+}
+
+// TestCorrupt flips a bit in shared memory.
+func TestCorrupt(t *testing.T) {
+	ch := create(t, Config{MaxSize: 8, QueueSize: 4, Publishers: 1})
+	p, r := ch.Publisher(0), ch.Reader()
+	scratch := p.scratch
+	p.Publish(Message{})
+	word := &ch.message(scratch)[len(ch.message(scratch))-1]
+	word.Store(word.Load() ^ 1)
+	if outcome, n := r.Read(ch.Word().Load()); outcome != Corrupt || n != 1 {
+		t.Errorf("outcome %d, %d", outcome, n)
+	}
+}
+
+// TestHelp stops a publisher between its slot and the word: another one moves the
+// word for it, and says that it has to be woken.
+func TestHelp(t *testing.T) {
+	ch := create(t, Config{MaxSize: 8, QueueSize: 4, Publishers: 2})
+	stopped, other, r := ch.Publisher(0), ch.Publisher(1), ch.Reader()
+	msg := ch.message(stopped.scratch)
+	stopped.Publish(Message{Sequence: 7}) // message 0, to have whole contents
+	word := ch.Word().Load()
+	// By hand: message 1 stands in its slot, the word has not moved.
+	second := ch.message(stopped.scratch)
+	for i := range second[1:] {
+		second[1+i].Store(msg[1+i].Load())
+	}
+	second[0].Store(1)
+	ch.slots[1].Store(1<<32 | uint64(stopped.scratch))
+	if !other.Publish(Message{Sequence: 8}) {
+		t.Error("it moved the word and was not told to wake")
+	}
+	if d := ch.Distance(word, ch.Word().Load()); d != 2 {
+		t.Errorf("the word moved by %d, want 2: the other's message and its own", d)
+	}
+	for _, want := range []uint64{7, 7, 8} {
+		if outcome, _ := r.Read(ch.Word().Load()); outcome != Read || r.Sequence != want {
+			t.Errorf("outcome %d, message %d, want %d", outcome, r.Sequence, want)
+		}
+	}
+}
+
+// TestConcurrent has several publishers and readers on a small queue: no message
+// is torn, lost without being counted, or moved twice.
+func TestConcurrent(t *testing.T) {
+	const publishers, each = 3, 20000
+	for _, start := range starts(16) {
+		ch := create(t, Config{MaxSize: 64, QueueSize: 16, Publishers: publishers, Start: start})
+		first := ch.Word().Load()
+		var wg sync.WaitGroup
+		moves := make([]int, publishers)
+		for i := range publishers {
+			p := ch.Publisher(i)
+			wg.Go(func() {
+				for n := range uint64(each) {
+					for j := range p.Payload() {
+						p.Payload()[j] = byte(n)
+					}
+					if p.Publish(Message{Published: int64(i), Sequence: n}) {
+						moves[i]++
+					}
+				}
+			})
+		}
+		for range 2 {
+			r := ch.Reader()
+			r.next = ch.next(first)
+			wg.Go(func() {
+				last := [publishers]int64{-1, -1, -1}
+				for read, lost := 0, uint32(0); read+int(lost) < publishers*each; {
+					word := ch.Word().Load()
+					if r.Pending(word) == 0 {
+						continue
+					}
+					switch outcome, n := r.Read(word); outcome {
+					case Overrun:
+						lost += n
+					case Corrupt:
+						t.Errorf("a torn message of publisher %d", r.Published)
+						return
+					default:
+						if read++; int64(r.Sequence) <= last[r.Published] {
+							t.Errorf("publisher %d: message %d after %d", r.Published, r.Sequence, last[r.Published])
+							return
+						}
+						last[r.Published] = int64(r.Sequence)
+					}
+				}
+				if r.Pending(ch.Word().Load()) != 0 {
+					t.Error("the account balances before the queue is empty")
+				}
+			})
+		}
+		wg.Wait()
+		if d := ch.Distance(first, ch.Word().Load()); d != publishers*each {
+			t.Errorf("the word moved by %d, want %d", d, publishers*each)
+		}
+	}
+}
+
+func TestAllocations(t *testing.T) {
+	ch := create(t, Config{MaxSize: 64, QueueSize: 16, Publishers: 1})
+	p, r := ch.Publisher(0), ch.Reader()
+	if n := testing.AllocsPerRun(1000, func() {
+		p.Publish(Message{Published: linux.Now()})
+		r.Read(ch.Word().Load())
+	}); n != 0 {
+		t.Errorf("publish and read allocate %g times", n)
+	}
+}
+
+func BenchmarkPublish(b *testing.B) {
+	p := create(b, Config{MaxSize: 64, QueueSize: 4096, Publishers: 1}).Publisher(0)
+	b.ReportAllocs()
+	for b.Loop() {
+		p.Publish(Message{})
+	}
+}
+
+func BenchmarkRead(b *testing.B) {
+	ch := create(b, Config{MaxSize: 64, QueueSize: 4096, Publishers: 1})
+	p, r := ch.Publisher(0), ch.Reader()
+	p.Publish(Message{})
+	b.ReportAllocs()
+	for b.Loop() {
+		r.next = 0
+		if outcome, _ := r.Read(1); outcome != Read {
+			b.Fatal(outcome)
+		}
+	}
+}

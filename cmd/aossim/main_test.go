@@ -1,0 +1,547 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"aossim/internal/linux/linuxtest"
+	"aossim/internal/result"
+	"aossim/internal/sim"
+)
+
+// asProgram makes the test binary the program itself; withSeccomp, with the
+// value of an errno, makes it forbid itself io_uring_setup first.
+const (
+	asProgram   = "AOSSIM_TEST_MAIN"
+	withSeccomp = "AOSSIM_TEST_SECCOMP"
+)
+
+func TestMain(m *testing.M) {
+	if len(os.Args) == 2 && (os.Args[1] == sim.ActorCommand || os.Args[1] == sim.NopCommand) || os.Getenv(asProgram) != "" {
+		if errno, err := strconv.Atoi(os.Getenv(withSeccomp)); err == nil {
+			forbidRings(errno)
+		}
+		main()
+		return
+	}
+	os.Exit(linuxtest.Main(m))
+}
+
+// forbidRings installs a seccomp filter that answers io_uring_setup with errno,
+// as container runtimes do.
+func forbidRings(errno int) {
+	const load, jumpEqual, ret, allow, fail = 0x20, 0x15, 0x06, 0x7fff0000, 0x00050000
+	filter := []unix.SockFilter{
+		{Code: load, K: 0}, // seccomp_data.nr
+		{Code: jumpEqual, Jf: 1, K: unix.SYS_IO_URING_SETUP},
+		{Code: ret, K: fail | uint32(errno)},
+		{Code: ret, K: allow},
+	}
+	prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	const setModeFilter, tsync = 1, 1
+	if _, _, e := unix.Syscall(unix.SYS_SECCOMP, setModeFilter, tsync, uintptr(unsafe.Pointer(&prog))); e != 0 {
+		panic(e)
+	}
+}
+
+// program is the whole program in a process of its own, in an empty directory.
+type program struct {
+	*exec.Cmd
+	dir            string
+	stdout, stderr bytes.Buffer
+}
+
+func command(t *testing.T, args ...string) *program {
+	t.Helper()
+	p := &program{Cmd: exec.Command("/proc/self/exe", args...), dir: t.TempDir()}
+	p.Dir, p.Stdout, p.Stderr = p.dir, &p.stdout, &p.stderr
+	p.Env = append(os.Environ(), asProgram+"=1")
+	return p
+}
+
+// exit waits for the program, no longer than limit, and returns its exit code.
+func (p *program) exit(t *testing.T, limit time.Duration) int {
+	t.Helper()
+	timer := time.AfterFunc(limit, func() { p.Process.Kill() })
+	err := p.Wait()
+	if !timer.Stop() {
+		t.Fatalf("not ended within %s; stderr: %s", limit, &p.stderr)
+	}
+	if p.ProcessState.ExitCode() < 0 {
+		t.Fatalf("%v; stderr: %s", err, &p.stderr)
+	}
+	return p.ProcessState.ExitCode()
+}
+
+func (p *program) run(t *testing.T) int {
+	t.Helper()
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return p.exit(t, time.Minute)
+}
+
+// actors returns the actor processes of the program.
+func (p *program) actors(t *testing.T) (pids []int) {
+	t.Helper()
+	list, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", p.Process.Pid, p.Process.Pid))
+	if err != nil {
+		// Actors are children of the thread that started them.
+		t.Fatal(err)
+	}
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", p.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	list = nil
+	for _, task := range tasks {
+		more, _ := os.ReadFile(task)
+		list = append(list, more...)
+	}
+	for _, f := range strings.Fields(string(list)) {
+		pid, err := strconv.Atoi(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pids = append(pids, pid)
+	}
+	return pids
+}
+
+// await polls until ok is true.
+func await(t *testing.T, what string, limit time.Duration, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(limit); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not within %s", what, limit)
+		}
+	}
+}
+
+func alive(pids []int) (left []int) {
+	for _, pid := range pids {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err == nil && !bytes.Contains(stat, []byte(") Z ")) {
+			left = append(left, pid)
+		}
+	}
+	return left
+}
+
+func load(t *testing.T, path string) *result.Result {
+	t.Helper()
+	r, err := result.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// only returns the one result in the results directory.
+func (p *program) only(t *testing.T) string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(p.dir, "results", "*.json"))
+	if err != nil || len(files) != 1 {
+		t.Fatalf("results: %q, %v; stderr: %s", files, err, &p.stderr)
+	}
+	return files[0]
+}
+
+func write(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "s.toml")
+	if err := os.WriteFile(path, []byte(text), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestLoad is the main job: three phases, all actors, a result file and a report.
+func TestLoad(t *testing.T) {
+	p := command(t, "-D", "1s", "--warmup", "200ms", "load")
+	if code := p.run(t); code != 0 {
+		t.Fatalf("exit %d: %s", code, &p.stderr)
+	}
+	path := p.only(t)
+	release, err := os.ReadFile("/proc/sys/kernel/osrelease")
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := regexp.MustCompile(`^load-` + regexp.QuoteMeta(strings.TrimSpace(string(release))) + `-\d{8}T\d{6}\.json$`)
+	if !name.MatchString(filepath.Base(path)) {
+		t.Errorf("the result's name %s does not say scenario, kernel and time", filepath.Base(path))
+	}
+	r := load(t, path)
+	if f := r.Failed(); len(f) != 0 || len(r.Runs[0].Phases) != 3 {
+		t.Errorf("failed checks %v, %d phases", f, len(r.Runs[0].Phases))
+	}
+	processes := map[string]int{}
+	for _, proc := range r.Runs[0].Processes {
+		processes[proc.Group]++
+	}
+	if processes["real-time"] != 1 || processes["low-priority"] != 6 {
+		t.Errorf("processes: %v; want the real-time pair in one and 6 of low-priority", processes)
+	}
+	for _, want := range []string{"pair only", "+ low-priority", "+ load", "messages/s", "re-arm", "published = handled + overrun", "PREEMPT_RT", "boot id", "granted by the kernel"} {
+		if !strings.Contains(p.stdout.String(), want) {
+			t.Errorf("the report does not say %q", want)
+		}
+	}
+	if s := p.stderr.String(); strings.ContainsAny(s, "\r\x1b") || strings.Count(s, "\n") != 1 {
+		t.Errorf("standard error is no terminal and got %q", s)
+	}
+	// The report comes again from the file.
+	again := command(t, "report", path)
+	if code := again.run(t); code != 0 || again.stdout.String() != p.stdout.String() {
+		t.Errorf("exit %d, and a report that differs from the first", code)
+	}
+}
+
+// TestKernelAgrees counts the failed arms of the actor processes in the kernel, by
+// the completions that it traces, while the program counts them itself.
+func TestKernelAgrees(t *testing.T) {
+	tracer, err := exec.LookPath("bpftrace")
+	if err != nil {
+		t.Skip("bpftrace is not installed (apt-get install bpftrace)")
+	}
+	trace := exec.Command(tracer, "-e", `tracepoint:io_uring:io_uring_complete /args->res == -11/ { @[pid] = count(); } BEGIN { printf("ready\n"); }`)
+	out, err := trace.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stderr bytes.Buffer
+	trace.Stderr = &stderr
+	if err := trace.Start(); err != nil {
+		t.Fatal(err)
+	}
+	watchdog := time.AfterFunc(2*time.Minute, func() { trace.Process.Kill() })
+	defer watchdog.Stop()
+	lines := bufio.NewScanner(out)
+	for lines.Scan() && lines.Text() != "ready" {
+	}
+	p := command(t, "-D", "3s", "-o", "r.json", "load")
+	code := p.run(t)
+	if err := trace.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	kernel := map[int]int64{}
+	for count := regexp.MustCompile(`^@\[(\d+)\]: (\d+)$`); lines.Scan(); {
+		if m := count.FindStringSubmatch(lines.Text()); m != nil {
+			pid, _ := strconv.Atoi(m[1])
+			kernel[pid], _ = strconv.ParseInt(m[2], 10, 64)
+		}
+	}
+	if err := trace.Wait(); err != nil {
+		if strings.Contains(stderr.String(), "permitted") {
+			t.Skipf("tracing is not allowed here: %s", &stderr)
+		}
+		t.Fatalf("%v: %s", err, &stderr)
+	}
+	if code != 0 {
+		t.Fatalf("exit %d: %s", code, &p.stderr)
+	}
+	r := load(t, filepath.Join(p.dir, "r.json"))
+	var ours, theirs int64
+	for _, phase := range r.Runs[0].Phases {
+		for _, g := range phase.Groups {
+			ours += g.EAGAIN + g.Warmup.EAGAIN
+		}
+	}
+	for _, proc := range r.Runs[0].Processes {
+		theirs += kernel[proc.PID]
+	}
+	if ours == 0 {
+		t.Error("no arm failed: nothing was compared")
+	}
+	if ours != theirs {
+		t.Errorf("the program counted %d failed arms and the kernel %d", ours, theirs)
+	}
+	t.Logf("failed arms, warm-ups included: %d by the program, %d by the kernel", ours, theirs)
+}
+
+// TestUsage: wrong use is exit 129, one line, and nothing runs.
+func TestUsage(t *testing.T) {
+	bad := write(t, "name = \"x\"\nrates = 3\n[[channel]]\nname = \"/c\"\n")
+	for _, args := range [][]string{
+		{}, {"--no-such-flag"}, {"no-such-scenario"}, {bad}, {"run"}, {"-r", "0", "pair"}, {"-p", "100", "pair"}, {"-p", "-1", "pair"},
+		{"-D", "-1s", "pair"}, {"-D", "1", "pair"}, {"--warmup", "-1s", "pair"}, {"-a", "x", "pair"}, {"-a", "1000", "pair"},
+		{"-o", "x.json", "pair", "load"}, {"report"}, {"report", bad}, {"report", "/no/such.json"}, {"pair", bad}, {"/dev/null"},
+	} {
+		var stdout, stderr bytes.Buffer
+		if code := run(args, &stdout, &stderr); code != exitUsage {
+			t.Errorf("%q: exit %d", args, code)
+		}
+		if lines := strings.Count(stderr.String(), "\n"); stdout.Len() != 0 || lines != 1 || !strings.HasPrefix(stderr.String(), "aossim: ") {
+			t.Errorf("%q: stdout %q, stderr %q", args, &stdout, &stderr)
+		}
+	}
+	var stdout, stderr bytes.Buffer
+	run([]string{bad}, &stdout, &stderr)
+	if want := "aossim: " + bad + `:2: unknown key "rates"`; !strings.HasPrefix(stderr.String(), want) {
+		t.Errorf("got %q, want %q", &stderr, want)
+	}
+}
+
+func TestHelpAndList(t *testing.T) {
+	for args, want := range map[string]string{"--help": "Usage: aossim", "list": "load           a 2 kHz real-time pair", "run --help": "--duration"} {
+		var stdout, stderr bytes.Buffer
+		if code := run(strings.Fields(args), &stdout, &stderr); code != 0 || !strings.Contains(stdout.String(), want) || stderr.Len() != 0 {
+			t.Errorf("%s: exit %d, %q, %q", args, code, &stdout, &stderr)
+		}
+	}
+}
+
+// TestNoPermission: without the right to SCHED_FIFO it is exit 4 and three ways
+// out, and --no-rt is one of them.
+func TestNoPermission(t *testing.T) {
+	unprivileged := func(args ...string) *program {
+		p := command(t, args...)
+		p.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		if err := os.Chmod(p.dir, 0o777); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	if os.Getuid() != 0 {
+		unprivileged = func(args ...string) *program { return command(t, args...) }
+	}
+	p := unprivileged("-D", "300ms", "-o", "/dev/null", "pair")
+	if code := p.run(t); code != exitSkipped {
+		t.Errorf("exit %d: %s", code, &p.stderr)
+	}
+	for _, want := range []string{`"real-time"`, "sudo", "setcap", "rtprio"} {
+		if !strings.Contains(p.stderr.String(), want) {
+			t.Errorf("%q does not say %s", &p.stderr, want)
+		}
+	}
+	p = unprivileged("-D", "300ms", "-o", "/dev/null", "--no-rt", "load")
+	if code := p.run(t); code != 0 || !strings.Contains(p.stdout.String(), "not real-time") {
+		t.Errorf("--no-rt: exit %d: %s%s", code, &p.stdout, &p.stderr)
+	}
+}
+
+// TestNoRing: where io_uring is forbidden it is exit 4, saying by whom.
+func TestNoRing(t *testing.T) {
+	for errno, want := range map[syscall.Errno]string{syscall.EPERM: "seccomp", syscall.ENOSYS: "seccomp"} {
+		p := command(t, "-D", "300ms", "pair")
+		p.Env = append(p.Env, fmt.Sprintf("%s=%d", withSeccomp, int(errno)))
+		if code := p.run(t); code != exitSkipped || !strings.Contains(p.stderr.String(), want) {
+			t.Errorf("%v: exit %d: %s", errno, code, &p.stderr)
+		}
+	}
+	const sysctl = "/proc/sys/kernel/io_uring_disabled"
+	was, err := os.ReadFile(sysctl)
+	if err != nil {
+		t.Skip("this kernel has no kernel.io_uring_disabled (Linux 6.6)")
+	}
+	if err := os.WriteFile(sysctl, []byte("2"), 0); err != nil {
+		t.Skipf("kernel.io_uring_disabled cannot be set: %v", err)
+	}
+	defer os.WriteFile(sysctl, was, 0)
+	p := command(t, "-D", "300ms", "pair")
+	if code := p.run(t); code != exitSkipped || !strings.Contains(p.stderr.String(), "kernel.io_uring_disabled is 2") {
+		t.Errorf("exit %d: %s", code, &p.stderr)
+	}
+}
+
+// TestSignals: in any phase SIGINT and SIGTERM end everything within a second, and
+// what was measured is kept.
+func TestSignals(t *testing.T) {
+	for i, c := range []struct {
+		after  time.Duration // of the start: 300 ms of warm-up before each phase of 1 s
+		signal os.Signal
+		phases int
+	}{
+		{150 * time.Millisecond, syscall.SIGTERM, 0},
+		{800 * time.Millisecond, os.Interrupt, 1},
+		{2100 * time.Millisecond, syscall.SIGTERM, 2},
+		{3500 * time.Millisecond, os.Interrupt, 3},
+	} {
+		p := command(t, "-D", "1s", "--warmup", "300ms", "load")
+		if err := p.Start(); err != nil {
+			t.Fatal(err)
+		}
+		await(t, "actors", 10*time.Second, func() bool { return len(p.actors(t)) == 8 })
+		time.Sleep(c.after)
+		actors := p.actors(t)
+		start := time.Now()
+		if err := p.Process.Signal(c.signal); err != nil {
+			t.Fatal(err)
+		}
+		code := p.exit(t, 10*time.Second)
+		if took := time.Since(start); took > time.Second || code != exitFailed {
+			t.Errorf("%d: %v took %s, exit %d: %s", i, c.signal, took, code, &p.stderr)
+		}
+		if left := alive(actors); len(left) != 0 {
+			t.Errorf("%d: processes %v are left", i, left)
+		}
+		r := load(t, p.only(t))
+		if !r.Interrupted || !strings.Contains(p.stdout.String(), "INTERRUPTED") {
+			t.Errorf("%d: interrupted %t", i, r.Interrupted)
+		}
+		// A slow machine may be a phase behind.
+		if n := len(r.Runs[0].Phases); n > c.phases || n < c.phases-1 {
+			t.Errorf("%d: %d phases, want %d", i, n, c.phases)
+		}
+		for _, f := range r.Failed() {
+			t.Errorf("%d: check %q: %s", i, f.Name, f.Detail)
+		}
+	}
+}
+
+// TestControllerKilled: no actor survives its controller.
+func TestControllerKilled(t *testing.T) {
+	pidfile := filepath.Join(t.TempDir(), "pid")
+	scenario := write(t, `
+[[channel]]
+name = "/c"
+[[publisher]]
+channel = "/c"
+rate = "1kHz"
+policy = "fifo"
+priority = 10
+[[subscriber]]
+channels = ["/c"]
+processes = true
+count = 2
+[[load]]
+kind = "command"
+command = ["sh", "-c", "sleep 1000 & echo $! > `+pidfile+`; wait"]
+`)
+	p := command(t, scenario)
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var external []byte
+	await(t, "the external load", 10*time.Second, func() bool {
+		external, _ = os.ReadFile(pidfile)
+		return bytes.HasSuffix(external, []byte("\n"))
+	})
+	actors := p.actors(t)
+	if len(actors) != 4 {
+		t.Errorf("%d actor processes, want 4", len(actors))
+	}
+	sleeper, err := strconv.Atoi(strings.TrimSpace(string(external)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	p.Wait()
+	await(t, "the end of all actors", time.Second, func() bool { return len(alive(append(actors, sleeper))) == 0 })
+	left, err := filepath.Glob("/dev/shm/*aossim*")
+	if err != nil || len(left) != 0 {
+		t.Errorf("left in /dev/shm: %v, %v", left, err)
+	}
+}
+
+// TestActorKilled: the run ends, says whose process it was, and keeps what the
+// others measured.
+func TestActorKilled(t *testing.T) {
+	p := command(t, "-D", "20s", "--warmup", "0s", "-o", "r.json", "low-priority")
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "actors", 10*time.Second, func() bool { return len(p.actors(t)) == 7 })
+	time.Sleep(500 * time.Millisecond)
+	actors := p.actors(t)
+	if err := syscall.Kill(actors[len(actors)-1], syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	code := p.exit(t, 15*time.Second)
+	if code != exitFailed || !strings.Contains(p.stderr.String(), `"low-priority"`) || !strings.Contains(p.stderr.String(), "SIGKILL") {
+		t.Errorf("exit %d: %s", code, &p.stderr)
+	}
+	if r := load(t, filepath.Join(p.dir, "r.json")); r.Broken == "" {
+		t.Error("the result does not say that the run broke")
+	}
+	if left := alive(actors); len(left) != 0 {
+		t.Errorf("processes %v are left", left)
+	}
+}
+
+// TestHog: real-time actors that never let go of any CPU are ended.
+func TestHog(t *testing.T) {
+	scenario := write(t, fmt.Sprintf(`
+[[channel]]
+name = "/c"
+[[publisher]]
+group = "pub"
+channel = "/c"
+rate = "100Hz"
+[[subscriber]]
+group = "hog"
+channels = ["/c"]
+count = %d
+policy = "fifo"
+priority = 99
+work = "1s"
+`, 2*max(1, numCPU())))
+	p := command(t, "-D", "30s", "-o", "r.json", scenario)
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	code := p.exit(t, 20*time.Second)
+	if code != exitFailed || !strings.Contains(p.stderr.String(), "watchdog") || !strings.Contains(p.stderr.String(), `"hog"`) {
+		t.Errorf("exit %d: %s", code, &p.stderr)
+	}
+	load(t, filepath.Join(p.dir, "r.json"))
+}
+
+func numCPU() int {
+	var set unix.CPUSet
+	if unix.SchedGetaffinity(0, &set) != nil {
+		return 1
+	}
+	return set.Count()
+}
+
+// TestNowhereToWrite: what was measured is still shown.
+func TestNowhereToWrite(t *testing.T) {
+	p := command(t, "-D", "200ms", "--warmup", "0s", "pair")
+	if err := os.WriteFile(filepath.Join(p.dir, "results"), nil, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	full := command(t, "-D", "200ms", "--warmup", "0s", "-o", "/dev/full", "pair")
+	for _, p := range []*program{p, full} {
+		code := p.run(t)
+		if code != exitFailed || !strings.Contains(p.stderr.String(), "writing the result") || !strings.Contains(p.stderr.String(), "-o FILE") {
+			t.Errorf("exit %d: %s", code, &p.stderr)
+		}
+		if !strings.Contains(p.stdout.String(), "pair only") || !strings.Contains(p.stdout.String(), "delivery") {
+			t.Errorf("no report: %s", &p.stdout)
+		}
+	}
+}
+
+// TestOutputs: JSON to standard output, and the summary.
+func TestOutputs(t *testing.T) {
+	p := command(t, "-D", "200ms", "--warmup", "0s", "--json", "pair")
+	if code := p.run(t); code != 0 || p.stderr.Len() != 0 {
+		t.Fatalf("exit %d: %s", code, &p.stderr)
+	}
+	if _, err := result.Decode("stdout", p.stdout.Bytes()); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(p.dir, "results")); err == nil {
+		t.Error("--json wrote a file as well")
+	}
+	p = command(t, "-D", "200ms", "--warmup", "0s", "-q", "pair", "private")
+	if code := p.run(t); code != 0 || p.stderr.Len() != 0 || strings.Contains(p.stdout.String(), "delivery") || strings.Count(p.stdout.String(), "messages/s") != 2 {
+		t.Errorf("-q: exit %d: %s%s", code, &p.stdout, &p.stderr)
+	}
+}

@@ -1,0 +1,481 @@
+package sim
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"aossim/internal/linux"
+	"aossim/internal/linux/linuxtest"
+	"aossim/internal/result"
+	"aossim/scenarios"
+)
+
+// faultCollect makes an actor process collect garbage all the time.
+const faultCollect = "AOSSIM_TEST_COLLECT"
+
+// TestMain is an actor process too: sim starts its own executable.
+func TestMain(m *testing.M) {
+	if len(os.Args) == 2 && os.Args[1] == ActorCommand {
+		if os.Getenv(faultCollect) != "" {
+			go func() {
+				for {
+					time.Sleep(10 * time.Millisecond)
+					runtime.GC()
+				}
+			}()
+		}
+		os.Exit(ActorMain(os.Stdin, os.Stdout))
+	}
+	if len(os.Args) == 2 && os.Args[1] == NopCommand {
+		os.Exit(0)
+	}
+	os.Exit(linuxtest.Main(m))
+}
+
+const channelC = "[[channel]]\nname = \"/c\"\nqueue_size = 1024\n"
+
+// pair is a real-time publisher and subscriber on /c; the arguments are further keys.
+func pair(pub, sub string) string {
+	const rt = "channel%s\npolicy = \"fifo\"\npriority = 40\n%s\n"
+	return channelC + "[[publisher]]\nrate = \"2kHz\"\ngroup = \"rt\"\n" + fmt.Sprintf(rt, ` = "/c"`, pub) +
+		"[[subscriber]]\ngroup = \"rt\"\n" + fmt.Sprintf(rt, `s = ["/c"]`, sub)
+}
+
+// simulate runs a scenario for a moment, under a watchdog.
+func simulate(t testing.TB, text string, o Options) *result.Result {
+	t.Helper()
+	s, err := scenarios.Parse("test.toml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o.Duration == 0 {
+		o.Duration = 300 * time.Millisecond
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	r, err := Run(ctx, s, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// pass fails the test where the run is not to be believed.
+func pass(t testing.TB, r *result.Result) {
+	t.Helper()
+	if r.Broken != "" || r.Interrupted {
+		t.Fatalf("broken: %s, interrupted: %t", r.Broken, r.Interrupted)
+	}
+	for _, c := range r.Failed() {
+		t.Errorf("check %q: %s", c.Name, c.Detail)
+	}
+}
+
+// group returns a group of a phase of the first run.
+func group(t testing.TB, r *result.Result, phase int, name string) *result.Group {
+	t.Helper()
+	for i := range r.Runs[0].Phases[phase].Groups {
+		if g := &r.Runs[0].Phases[phase].Groups[i]; g.Name == name {
+			return g
+		}
+	}
+	t.Fatalf("no group %q in phase %d", name, phase)
+	return nil
+}
+
+// TestWays runs the pair in every way that a scenario can ask for.
+func TestWays(t *testing.T) {
+	for name, text := range map[string]string{
+		"plain":                       pair("", ""),
+		"private":                     strings.Replace(pair("", ""), "queue_size", "futex = \"private\"\nqueue_size", 1),
+		"combined":                    pair("", `submit = "combined"`),
+		"waitv":                       pair("", `wait = "io_uring_waitv"`),
+		"waitv combined":              pair("", "wait = \"io_uring_waitv\"\nsubmit = \"combined\""),
+		"futex":                       pair("", `wait = "futex"`),
+		"eventfd":                     pair("", `wait = "eventfd"`),
+		"woken by io_uring":           pair(`wake = "io_uring"`, ""),
+		"poisson":                     pair(`arrival = "poisson"`, ""),
+		"burst":                       pair("arrival = \"burst\"\nburst = 10", ""),
+		"single_issuer coop_taskrun":  pair("", `ring_flags = ["single_issuer", "coop_taskrun"]`),
+		"single_issuer defer_taskrun": pair("", `ring_flags = ["single_issuer", "defer_taskrun"]`),
+		"defer_taskrun combined":      pair("", "ring_flags = [\"single_issuer\", \"defer_taskrun\"]\nsubmit = \"combined\""),
+		"three publishers":            pair("count = 3", ""),
+		"40 subscribers":              pair("", "count = 40"),
+		"processes":                   pair("processes = true", "processes = true\ncount = 2"),
+		"rr":                          strings.ReplaceAll(pair("", ""), `"fifo"`, `"rr"`),
+		"deadline": strings.ReplaceAll(pair("", ""), "policy = \"fifo\"\npriority = 40",
+			"policy = \"deadline\"\nruntime = \"100us\"\ndeadline = \"400us\"\nperiod = \"400us\""),
+		"other":                strings.ReplaceAll(pair("", ""), "policy = \"fifo\"\npriority = 40", "nice = 1"),
+		"100 channels":         strings.Replace(pair("", ""), "queue_size = 1024", "queue_size = 16\ncount = 100", 1),
+		"100 channels waitv":   strings.Replace(pair("", `wait = "io_uring_waitv"`), "queue_size = 1024", "queue_size = 16\ncount = 100", 1),
+		"100 channels eventfd": strings.Replace(pair("", `wait = "eventfd"`), "queue_size = 1024", "queue_size = 16\ncount = 100", 1),
+		"work":                 pair("", `work = "100us"`),
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := simulate(t, text, Options{Warmup: 50 * time.Millisecond})
+			pass(t, r)
+			g := group(t, r, 0, "rt")
+			if g.Published < 100 || g.Handled != g.Published*int64(g.Subscribers) || g.Overrun != 0 {
+				t.Errorf("published %d, handled %d, overrun %d", g.Published, g.Handled, g.Overrun)
+			}
+			if n := g.Histograms.Delivery.Count(); n != g.Handled {
+				t.Errorf("%d delivery latencies of %d messages", n, g.Handled)
+			}
+			if g.Behind.Total() != g.EAGAIN || g.Histograms.ArmWindowEAGAIN.Count() != g.EAGAIN {
+				t.Errorf("%d failed arms, %v behind, %d windows", g.EAGAIN, g.Behind, g.Histograms.ArmWindowEAGAIN.Count())
+			}
+			succeeded := g.Arms - g.EAGAIN
+			switch {
+			case g.Wait == "eventfd":
+				if g.Arms != 0 || g.Wakes == 0 {
+					t.Errorf("arms %d, wakes %d", g.Arms, g.Wakes)
+				}
+			case g.Wait == "futex" || g.Submit == "combined":
+				// The last arm of the warm-up is accounted for in the phase, and that
+				// of the phase after it.
+				if h := g.Histograms.Rearm; h.Count() != 0 || h.Missed < succeeded-int64(g.Subscribers) || h.Missed > succeeded+int64(g.Subscribers) {
+					t.Errorf("%d re-arm latencies and %d missed of %d arms, none of which can be observed", h.Count(), h.Missed, succeeded)
+				}
+			default:
+				if g.Histograms.Rearm.Count() != succeeded || g.Histograms.ArmWindow.Count() != succeeded {
+					t.Errorf("%d re-arm latencies, %d windows of %d arms", g.Histograms.Rearm.Count(), g.Histograms.ArmWindow.Count(), succeeded)
+				}
+			}
+		})
+	}
+}
+
+// TestPhases: groups join and leave, and each phase has its own account.
+func TestPhases(t *testing.T) {
+	text := "phases = [\"a\", \"b\", \"c\"]\n" + pair("", "") + `
+[[publisher]]
+group = "b only"
+joins = "b"
+leaves = "c"
+channel = "/c"
+rate = "1kHz"
+processes = true
+count = 2
+
+[[subscriber]]
+group = "b only"
+joins = "b"
+leaves = "c"
+channels = ["/c"]
+processes = true
+
+[[subscriber]]
+group = "c futex"
+joins = "c"
+channels = ["/c"]
+wait = "futex"
+`
+	r := simulate(t, text, Options{Warmup: 100 * time.Millisecond, Runs: 2})
+	pass(t, r)
+	if len(r.Runs) != 2 || len(r.Runs[1].Phases) != 3 {
+		t.Fatalf("%d runs, %d phases", len(r.Runs), len(r.Runs[1].Phases))
+	}
+	for i, groups := range [][]string{{"rt"}, {"rt", "b only"}, {"rt", "c futex"}} {
+		var got []string
+		for _, g := range r.Runs[1].Phases[i].Groups {
+			got = append(got, g.Name)
+		}
+		if !slices.Equal(got, groups) {
+			t.Errorf("phase %d has groups %q, want %q", i, got, groups)
+		}
+	}
+	b := group(t, r, 1, "b only")
+	if b.Offered != b.Published+group(t, r, 1, "rt").Published || b.Handled != b.Offered {
+		t.Errorf("published %d, offered %d, handled %d", b.Published, b.Offered, b.Handled)
+	}
+	if w := group(t, r, 0, "rt").Warmup; w.Arms < 50 {
+		t.Errorf("%d arms in a warm-up of 200 messages", w.Arms)
+	}
+	if !group(t, r, 0, "rt").LonePeriodic || group(t, r, 1, "rt").LonePeriodic {
+		t.Error("one periodic publisher in the first phase, three in the second")
+	}
+}
+
+// TestSlowSubscriber: overrun is counted, and the account balances.
+func TestSlowSubscriber(t *testing.T) {
+	text := strings.Replace(pair("", "work = \"2ms\""), "queue_size = 1024", "queue_size = 16", 1)
+	r := simulate(t, text, Options{})
+	pass(t, r)
+	g := group(t, r, 0, "rt")
+	if g.Overrun == 0 || g.Handled == 0 || g.Handled+g.Overrun != g.Published {
+		t.Errorf("published %d = handled %d + overrun %d?", g.Published, g.Handled, g.Overrun)
+	}
+}
+
+// TestLoads: every kind of load does something, and ends.
+func TestLoads(t *testing.T) {
+	for _, kind := range []string{"timer", "net", "fork", "memory", "slab", "cpu", "command"} {
+		t.Run(kind, func(t *testing.T) {
+			text := "phases = [\"alone\", \"load\"]\n" + pair("", "") + "[[load]]\njoins = \"load\"\nkind = \"" + kind + "\"\ncount = 2\n"
+			pidfile := filepath.Join(t.TempDir(), "pid")
+			if kind == "command" {
+				text += `command = ["sh", "-c", "sleep 1000 & echo $! >> ` + pidfile + `; wait"]`
+			}
+			before := busy(t)
+			r := simulate(t, text, Options{})
+			pass(t, r)
+			if n := busy(t) - before; n < 10*time.Millisecond && kind != "command" {
+				t.Errorf("actor processes used %s of CPU", n)
+			}
+			if kind != "command" {
+				return
+			}
+			pids, err := os.ReadFile(pidfile)
+			if err != nil || len(strings.Fields(string(pids))) != 2 {
+				t.Fatalf("the command did not run twice: %q, %v", pids, err)
+			}
+			for _, pid := range strings.Fields(string(pids)) {
+				if stat, err := os.ReadFile("/proc/" + pid + "/stat"); err == nil && !strings.Contains(string(stat), ") Z ") {
+					t.Errorf("a child of the command is left: %s", stat)
+				}
+			}
+		})
+	}
+}
+
+// busy is how much CPU time the children of this process took that have ended.
+func busy(t *testing.T) time.Duration {
+	t.Helper()
+	data, err := os.ReadFile("/proc/self/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+2:]))
+	var ticks [2]int64
+	if _, err := fmt.Sscan(fields[13]+" "+fields[14], &ticks[0], &ticks[1]); err != nil { // cutime, cstime
+		t.Fatal(err)
+	}
+	return time.Duration(ticks[0]+ticks[1]) * 10 * time.Millisecond
+}
+
+// TestFailingCommand: a load that does not work breaks the run, by name.
+func TestFailingCommand(t *testing.T) {
+	r := simulate(t, pair("", "")+"[[load]]\nkind = \"command\"\ncommand = [\"false\"]\n", Options{})
+	if !strings.Contains(r.Broken, `load "command"`) || !strings.Contains(r.Broken, "exit status 1") {
+		t.Errorf("broken: %q", r.Broken)
+	}
+}
+
+// TestCollection: a garbage collection in an actor process fails the run.
+func TestCollection(t *testing.T) {
+	t.Setenv(faultCollect, "1")
+	text := strings.Replace(pair("", ""), `group = "rt"`, `group = "publisher"`, 1)
+	r := simulate(t, text, Options{})
+	for _, c := range r.Failed() {
+		if c.Name == "collections" && strings.Contains(c.Detail, `"publisher"`) {
+			return
+		}
+	}
+	t.Errorf("no failed check for it: broken %q, %+v", r.Broken, r.Failed())
+}
+
+func TestExpect(t *testing.T) {
+	r := simulate(t, pair("", "")+`
+[expect]
+"rt.delivery.p50" = "<= 10s"
+"rt.messages_per_second" = ">= 1000"
+"rt.delivery.max" = "<= 1ns"
+"rt.rearm.p99.9" = "<= 10s"
+"rt.overrun" = "<= 0"
+`, Options{})
+	failed := map[string]string{}
+	for _, c := range r.Failed() {
+		failed[c.Name] = c.Detail
+	}
+	if len(failed) != 2 || failed["expect rt.delivery.max <= 1ns"] == "" || failed["expect rt.rearm.p99.9 <= 10s"] != "all: not enough values" {
+		t.Errorf("failed: %v; want the impossible one and the one that 600 values cannot support", failed)
+	}
+}
+
+// TestOptions: what the command line changes shows in what was granted.
+func TestOptions(t *testing.T) {
+	cpus, err := linux.Affinity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := cpus[len(cpus)-1]
+	r := simulate(t, pair("", ""), Options{Priority: 7, CPUs: []int{last}})
+	pass(t, r)
+	for _, a := range r.Runs[0].Processes[0].Actors {
+		if a.Policy != "fifo" || a.Priority != 7 || !slices.Equal(a.CPUs, []int{last}) {
+			t.Errorf("%+v", a)
+		}
+	}
+	r = simulate(t, pair("", ""), Options{NoRT: true})
+	pass(t, r)
+	for _, a := range r.Runs[0].Processes[0].Actors {
+		if a.Policy != "other" || a.Priority != 0 {
+			t.Errorf("--no-rt: %+v", a)
+		}
+	}
+	if !r.Environment.NotRealTime || r.Runs[0].Processes[0].Locked {
+		t.Errorf("--no-rt: %+v", r.Environment)
+	}
+}
+
+// TestNoRoom: what this machine does not have is an error of the scenario, before
+// anything starts.
+func TestNoRoom(t *testing.T) {
+	for want, text := range map[string]string{
+		"test.toml:10: cpus: CPU 1023":                     pair("cpus = [1023]", ""),
+		"test.toml:3: queue_size: the channels would take": strings.Replace(pair("", ""), "queue_size = 1024", "queue_size = 1048576\nmax_size = 65536\ncount = 9", 1),
+		"test.toml:19: command: exec: \"no-such-program\"": pair("", "") + "[[load]]\nkind = \"command\"\ncommand = [\"no-such-program\"]\n",
+	} {
+		s, err := scenarios.Parse("test.toml", []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = Run(t.Context(), s, Options{})
+		var e *scenarios.Error
+		if !errors.As(err, &e) || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+	s, err := scenarios.Parse("test.toml", []byte(pair("", "")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Run(t.Context(), s, Options{CPUs: []int{1023}}); !errors.Is(err, ErrUsage) {
+		t.Errorf("--affinity 1023: %v", err)
+	}
+}
+
+func TestHousekeeping(t *testing.T) {
+	s, err := scenarios.Parse("test.toml", []byte(pair("", "")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ cpus, want []int }{{[]int{0}, []int{0}}, {[]int{0, 1}, []int{0}}, {[]int{2, 3, 4, 5}, []int{4, 5}}} {
+		p, err := newPlan(s, Options{}, c.cpus)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(p.Housekeeping, c.want) {
+			t.Errorf("of CPUs %v: %v, want %v", c.cpus, p.Housekeeping, c.want)
+		}
+	}
+}
+
+func TestCPUs(t *testing.T) {
+	for text, cpus := range map[string][]int{"0": {0}, "0-2,5": {0, 1, 2, 5}, "3,1": {1, 3}} {
+		got, err := ParseCPUs(text)
+		if err != nil || !slices.Equal(got, cpus) {
+			t.Errorf("%q: %v, %v", text, got, err)
+		}
+	}
+	if got := FormatCPUs([]int{0, 1, 2, 5, 7, 8}); got != "0-2,5,7-8" {
+		t.Errorf("got %q", got)
+	}
+	for _, text := range []string{"", "a", "1-", "2-1", "-1", "0-99999"} {
+		if got, err := ParseCPUs(text); err == nil {
+			t.Errorf("%q was taken for %v", text, got)
+		}
+	}
+}
+
+// BenchmarkChannels shows what re-arming costs with many channels on one
+// subscriber, at the same total message rate:
+//
+//	go test ./internal/sim -run '^$' -bench Channels -benchtime 3x
+func BenchmarkChannels(b *testing.B) {
+	for _, n := range []int{1, 8, 64, 512, 4096} {
+		b.Run(fmt.Sprintf("channels=%d", n), func(b *testing.B) {
+			text := strings.Replace(pair("", ""), "queue_size = 1024", fmt.Sprintf("queue_size = 16\ncount = %d", n), 1)
+			var p50, p99 []float64
+			for range b.N {
+				r := simulate(b, text, Options{Duration: 2 * time.Second, Warmup: time.Second})
+				pass(b, r)
+				h := group(b, r, 0, "rt").Histograms.Rearm
+				p50 = append(p50, percentile(b, h, 50))
+				p99 = append(p99, percentile(b, h, 99))
+			}
+			b.ReportMetric(median(p50), "re-arm-p50-ns")
+			b.ReportMetric(median(p99), "re-arm-p99-ns")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+func percentile(t testing.TB, h *result.Histogram, percent float64) float64 {
+	v, ok := h.Percentile(percent)
+	if !ok {
+		t.Fatalf("too few values for p%g: %d", percent, h.Count())
+	}
+	return float64(v)
+}
+
+func median(values []float64) float64 {
+	slices.Sort(values)
+	n := len(values)
+	return (values[(n-1)/2] + values[n/2]) / 2
+}
+
+// BenchmarkPeer runs the built-in scenario private in turn with the same work in
+// plain C, and reports the median ratios aossim / C. AOSSIM_PEERS is the directory of
+// the C program pubsub:
+//
+//	AOSSIM_PEERS=dir go test ./internal/sim -run '^$' -bench Peer -benchtime 10x
+func BenchmarkPeer(b *testing.B) {
+	dir := os.Getenv("AOSSIM_PEERS")
+	if dir == "" {
+		b.Skip("AOSSIM_PEERS does not name the directory of the C program pubsub")
+	}
+	s, err := scenarios.Open("private")
+	if err != nil {
+		b.Fatal(err)
+	}
+	type figures struct{ rearm50, rearm99, delivery50, delivery99 float64 }
+	ours := func() figures {
+		r := simulate(b, s.Text, Options{Duration: 5 * time.Second, Warmup: time.Second})
+		pass(b, r)
+		h := group(b, r, 0, "real-time").Histograms
+		return figures{percentile(b, h.Rearm, 50), percentile(b, h.Rearm, 99), percentile(b, h.Delivery, 50), percentile(b, h.Delivery, 99)}
+	}
+	theirs := func() figures {
+		out, err := exec.Command(filepath.Join(dir, "pubsub"), "--rate", "2000", "--seconds", "5", "--prio", "40").Output()
+		if err != nil {
+			b.Fatal(err)
+		}
+		var j struct {
+			Delivery, Rearm struct{ P50, P99 float64 }
+		}
+		text := strings.NewReplacer("delivery_ns", "delivery", "rearm_ns", "rearm").Replace(string(out))
+		if err := json.Unmarshal([]byte(text), &j); err != nil {
+			b.Fatal(err)
+		}
+		return figures{j.Rearm.P50, j.Rearm.P99, j.Delivery.P50, j.Delivery.P99}
+	}
+	var ratios [4][]float64
+	for i := range b.N {
+		var a, c figures
+		if i%2 == 0 {
+			a, c = ours(), theirs()
+		} else {
+			c, a = theirs(), ours()
+		}
+		b.Logf("pair %d: aossim %.0f, C %.0f (ns: re-arm p50, p99, delivery p50, p99)", i+1, a, c)
+		for n, v := range []float64{a.rearm50 / c.rearm50, a.rearm99 / c.rearm99, a.delivery50 / c.delivery50, a.delivery99 / c.delivery99} {
+			ratios[n] = append(ratios[n], v)
+		}
+	}
+	for n, unit := range []string{"re-arm-p50/C", "re-arm-p99/C", "delivery-p50/C", "delivery-p99/C"} {
+		b.ReportMetric(median(ratios[n]), unit)
+	}
+	b.ReportMetric(0, "ns/op")
+}
