@@ -251,29 +251,77 @@ func (p *Publisher) Publish(m Message) (moved bool) {
 	}
 }
 
-// Reader reads a channel's messages in order. It belongs to one thread.
-type Reader struct {
+// Incoming is where a Reader puts a message; one can serve many readers.
+type Incoming struct {
 	Message
-	ch   *Channel
-	next uint32
-	buf  []byte
+	buf []byte
+}
+
+// NewIncoming returns room for a message of any of the channels.
+func NewIncoming(channels ...*Channel) *Incoming {
+	size := 0
+	for _, ch := range channels {
+		size = max(size, stampSize+8*ch.payloadWords())
+	}
+	return &Incoming{buf: make([]byte, size)}
+}
+
+// Payload is the payload of the message, up to the next one that is put here.
+func (m *Incoming) Payload(ch *Channel) []byte { return m.buf[stampSize : stampSize+ch.MaxSize] }
+
+// Reader reads a channel's messages in order. It belongs to one thread. It holds
+// all that Read needs, side by side: an event loop on many channels finds none of it
+// in its cache.
+type Reader struct {
+	word     *atomic.Uint32
+	slots    []atomic.Uint64
+	messages []atomic.Uint64
+	wrap     uint32
+	next     uint32
+	stride   uint32 // words from a message to the next
+	words    uint32 // of a message
 }
 
 // Reader returns a reader of the messages published from now on.
-func (ch *Channel) Reader() *Reader {
-	return &Reader{ch: ch, next: ch.next(ch.word.Load()), buf: make([]byte, stampSize+8*ch.payloadWords())}
+func (ch *Channel) Reader() Reader {
+	stride := ch.messageSize() / 8
+	return Reader{
+		word: ch.word, slots: ch.slots, wrap: ch.wrap(), next: ch.next(ch.word.Load()),
+		messages: linux.Uint64sAt(ch.mem, ch.messagesOffset(), stride*(ch.QueueSize+ch.Publishers)),
+		stride:   uint32(stride), words: uint32(wordsFixed + stampSize/8 + ch.payloadWords()),
+	}
 }
 
-// Skip moves on to the messages published from now on.
-func (r *Reader) Skip() { r.next = r.ch.next(r.ch.word.Load()) }
+// Word returns the channel's futex word.
+func (r *Reader) Word() *atomic.Uint32 { return r.word }
 
-// Payload is the payload of the message that Read returned; the next Read
-// overwrites it.
-func (r *Reader) Payload() []byte { return r.buf[stampSize : stampSize+r.ch.MaxSize] }
+// Skip moves on to the messages published from now on.
+func (r *Reader) Skip() {
+	if r.next = r.word.Load(); r.next == Nothing {
+		r.next = 0
+	}
+}
 
 // Pending returns how many messages the reader is behind the value word of the
 // channel's word.
-func (r *Reader) Pending(word uint32) uint32 { return r.ch.Distance(r.next, word) }
+func (r *Reader) Pending(word uint32) uint32 {
+	switch {
+	case word == Nothing:
+		return 0
+	case word < r.next:
+		return r.wrap - r.next + word
+	}
+	return word - r.next
+}
+
+// advance moves the reader on by n, at most the queue's size.
+func (r *Reader) advance(n uint32) {
+	if left := r.wrap - r.next; n >= left {
+		r.next = n - left
+	} else {
+		r.next += n
+	}
+}
 
 // Outcome is what Read found.
 type Outcome int
@@ -287,37 +335,39 @@ const (
 )
 
 // Read takes the next message, given a value of the channel's word that the
-// reader is behind. It returns how many messages it moved on by: 1, or more where
-// that many were overrun. It does not allocate.
-func (r *Reader) Read(word uint32) (Outcome, uint32) {
-	ch := r.ch
-	if behind := r.Pending(word); behind > uint32(ch.QueueSize) {
-		lost := behind - uint32(ch.QueueSize)
-		r.next = ch.Add(r.next, int(lost))
-		return Overrun, lost
+// reader is behind, and puts it into m. It returns how many messages it moved on by:
+// 1, or more where that many were overrun. It does not allocate.
+func (r *Reader) Read(word uint32, m *Incoming) (Outcome, uint32) {
+	size := uint32(len(r.slots))
+	if behind := r.Pending(word); behind > size {
+		r.advance(behind - size)
+		return Overrun, behind - size
 	}
 	index := r.next
-	r.next = ch.Add(index, 1)
-	slot := ch.slots[index%uint32(ch.QueueSize)].Load()
+	r.advance(1)
+	slot := r.slots[index&(size-1)].Load()
 	if uint32(slot>>32) != index {
 		return Overrun, 1
 	}
-	msg := ch.message(uint32(slot))
+	first := uint32(slot) * r.stride
+	msg := r.messages[first : first+r.words]
 	if uint32(msg[0].Load()) != index {
 		return Overrun, 1
 	}
 	sum := uint32(msg[1].Load())
-	for i := range msg[wordsFixed:] {
-		binary.NativeEndian.PutUint64(r.buf[8*i:], msg[wordsFixed+i].Load())
+	body := msg[wordsFixed:]
+	buf := m.buf[:8*len(body)]
+	for i := range body {
+		binary.NativeEndian.PutUint64(buf[8*i:], body[i].Load())
 	}
 	if uint32(msg[0].Load()) != index {
 		return Overrun, 1
 	}
-	if crc32.Checksum(r.buf, castagnoli) != sum {
+	if crc32.Checksum(buf, castagnoli) != sum {
 		return Corrupt, 1
 	}
-	r.Published = int64(binary.NativeEndian.Uint64(r.buf))
-	r.Scheduled = int64(binary.NativeEndian.Uint64(r.buf[8:]))
-	r.Sequence = binary.NativeEndian.Uint64(r.buf[16:])
+	m.Published = int64(binary.NativeEndian.Uint64(buf))
+	m.Scheduled = int64(binary.NativeEndian.Uint64(buf[8:]))
+	m.Sequence = binary.NativeEndian.Uint64(buf[16:])
 	return Read, 1
 }

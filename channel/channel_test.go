@@ -45,7 +45,7 @@ func TestIndex(t *testing.T) {
 func TestInOrder(t *testing.T) {
 	for _, start := range starts(8) {
 		ch := create(t, Config{MaxSize: 20, QueueSize: 8, Publishers: 1, Start: start})
-		p, r := ch.Publisher(0), ch.Reader()
+		p, r, m := ch.Publisher(0), ch.Reader(), NewIncoming(ch)
 		if got := ch.Word().Load(); start == 0 && got != Nothing {
 			t.Fatalf("a fresh channel's word is %#x", got)
 		}
@@ -59,11 +59,11 @@ func TestInOrder(t *testing.T) {
 			if d := ch.Distance(before, word); d != 1 {
 				t.Fatalf("the word moved by %d", d)
 			}
-			if outcome, n := r.Read(word); outcome != Read || n != 1 {
+			if outcome, n := r.Read(word, m); outcome != Read || n != 1 {
 				t.Fatalf("message %d: outcome %d, %d", i, outcome, n)
 			}
-			if want := (Message{int64(i), -int64(i), i}); r.Message != want || binary.NativeEndian.Uint64(r.Payload()) != i^0xff || len(r.Payload()) != 20 {
-				t.Fatalf("got %+v %x, want %+v", r.Message, r.Payload(), want)
+			if want := (Message{int64(i), -int64(i), i}); m.Message != want || binary.NativeEndian.Uint64(m.Payload(ch)) != i^0xff || len(m.Payload(ch)) != 20 {
+				t.Fatalf("got %+v %x, want %+v", m.Message, m.Payload(ch), want)
 			}
 			if r.Pending(word) != 0 {
 				t.Fatal("there is more than was published")
@@ -77,18 +77,18 @@ func TestInOrder(t *testing.T) {
 func TestOverrun(t *testing.T) {
 	for _, start := range starts(8) {
 		ch := create(t, Config{MaxSize: 8, QueueSize: 8, Publishers: 1, Start: start})
-		p, r := ch.Publisher(0), ch.Reader()
+		p, r, m := ch.Publisher(0), ch.Reader(), NewIncoming(ch)
 		for i := range uint64(21) {
 			p.Publish(Message{Sequence: i})
 		}
 		word := ch.Word().Load()
-		outcome, n := r.Read(word)
+		outcome, n := r.Read(word, m)
 		if outcome != Overrun || n != 13 {
 			t.Fatalf("outcome %d, %d lost; 13 of 21 do not fit into 8", outcome, n)
 		}
 		for i := uint64(13); i < 21; i++ {
-			if outcome, _ := r.Read(word); outcome != Read || r.Sequence != i {
-				t.Fatalf("outcome %d, message %d, want %d", outcome, r.Sequence, i)
+			if outcome, _ := r.Read(word, m); outcome != Read || m.Sequence != i {
+				t.Fatalf("outcome %d, message %d, want %d", outcome, m.Sequence, i)
 			}
 		}
 	}
@@ -97,7 +97,7 @@ func TestOverrun(t *testing.T) {
 // TestOverwritten reads with a value of the word that is out of date.
 func TestOverwritten(t *testing.T) {
 	ch := create(t, Config{MaxSize: 8, QueueSize: 4, Publishers: 1})
-	p, r := ch.Publisher(0), ch.Reader()
+	p, r, m := ch.Publisher(0), ch.Reader(), NewIncoming(ch)
 	for i := range uint64(3) {
 		p.Publish(Message{Sequence: i})
 	}
@@ -105,23 +105,23 @@ func TestOverwritten(t *testing.T) {
 	for i := range uint64(2) {
 		p.Publish(Message{Sequence: 3 + i})
 	}
-	if outcome, n := r.Read(old); outcome != Overrun || n != 1 {
+	if outcome, n := r.Read(old, m); outcome != Overrun || n != 1 {
 		t.Errorf("outcome %d, %d: message 0 was overwritten by message 4", outcome, n)
 	}
-	if outcome, _ := r.Read(old); outcome != Read || r.Sequence != 1 {
-		t.Errorf("outcome %d, message %d, want 1", outcome, r.Sequence)
+	if outcome, _ := r.Read(old, m); outcome != Read || m.Sequence != 1 {
+		t.Errorf("outcome %d, message %d, want 1", outcome, m.Sequence)
 	}
 }
 
 // TestCorrupt flips a bit in shared memory.
 func TestCorrupt(t *testing.T) {
 	ch := create(t, Config{MaxSize: 8, QueueSize: 4, Publishers: 1})
-	p, r := ch.Publisher(0), ch.Reader()
+	p, r, m := ch.Publisher(0), ch.Reader(), NewIncoming(ch)
 	scratch := p.scratch
 	p.Publish(Message{})
 	word := &ch.message(scratch)[len(ch.message(scratch))-1]
 	word.Store(word.Load() ^ 1)
-	if outcome, n := r.Read(ch.Word().Load()); outcome != Corrupt || n != 1 {
+	if outcome, n := r.Read(ch.Word().Load(), m); outcome != Corrupt || n != 1 {
 		t.Errorf("outcome %d, %d", outcome, n)
 	}
 }
@@ -130,7 +130,7 @@ func TestCorrupt(t *testing.T) {
 // word for it, and says that it has to be woken.
 func TestHelp(t *testing.T) {
 	ch := create(t, Config{MaxSize: 8, QueueSize: 4, Publishers: 2})
-	stopped, other, r := ch.Publisher(0), ch.Publisher(1), ch.Reader()
+	stopped, other, r, m := ch.Publisher(0), ch.Publisher(1), ch.Reader(), NewIncoming(ch)
 	msg := ch.message(stopped.scratch)
 	stopped.Publish(Message{Sequence: 7}) // message 0, to have whole contents
 	word := ch.Word().Load()
@@ -148,8 +148,8 @@ func TestHelp(t *testing.T) {
 		t.Errorf("the word moved by %d, want 2: the other's message and its own", d)
 	}
 	for _, want := range []uint64{7, 7, 8} {
-		if outcome, _ := r.Read(ch.Word().Load()); outcome != Read || r.Sequence != want {
-			t.Errorf("outcome %d, message %d, want %d", outcome, r.Sequence, want)
+		if outcome, _ := r.Read(ch.Word().Load(), m); outcome != Read || m.Sequence != want {
+			t.Errorf("outcome %d, message %d, want %d", outcome, m.Sequence, want)
 		}
 	}
 }
@@ -177,7 +177,7 @@ func TestConcurrent(t *testing.T) {
 			})
 		}
 		for range 2 {
-			r := ch.Reader()
+			r, m := ch.Reader(), NewIncoming(ch)
 			r.next = ch.next(first)
 			wg.Go(func() {
 				last := [publishers]int64{-1, -1, -1}
@@ -186,18 +186,18 @@ func TestConcurrent(t *testing.T) {
 					if r.Pending(word) == 0 {
 						continue
 					}
-					switch outcome, n := r.Read(word); outcome {
+					switch outcome, n := r.Read(word, m); outcome {
 					case Overrun:
 						lost += n
 					case Corrupt:
-						t.Errorf("a torn message of publisher %d", r.Published)
+						t.Errorf("a torn message of publisher %d", m.Published)
 						return
 					default:
-						if read++; int64(r.Sequence) <= last[r.Published] {
-							t.Errorf("publisher %d: message %d after %d", r.Published, r.Sequence, last[r.Published])
+						if read++; int64(m.Sequence) <= last[m.Published] {
+							t.Errorf("publisher %d: message %d after %d", m.Published, m.Sequence, last[m.Published])
 							return
 						}
-						last[r.Published] = int64(r.Sequence)
+						last[m.Published] = int64(m.Sequence)
 					}
 				}
 				if r.Pending(ch.Word().Load()) != 0 {
@@ -214,10 +214,10 @@ func TestConcurrent(t *testing.T) {
 
 func TestAllocations(t *testing.T) {
 	ch := create(t, Config{MaxSize: 64, QueueSize: 16, Publishers: 1})
-	p, r := ch.Publisher(0), ch.Reader()
+	p, r, m := ch.Publisher(0), ch.Reader(), NewIncoming(ch)
 	if n := testing.AllocsPerRun(1000, func() {
 		p.Publish(Message{Published: linux.Now()})
-		r.Read(ch.Word().Load())
+		r.Read(ch.Word().Load(), m)
 	}); n != 0 {
 		t.Errorf("publish and read allocate %g times", n)
 	}
@@ -233,12 +233,12 @@ func BenchmarkPublish(b *testing.B) {
 
 func BenchmarkRead(b *testing.B) {
 	ch := create(b, Config{MaxSize: 64, QueueSize: 4096, Publishers: 1})
-	p, r := ch.Publisher(0), ch.Reader()
+	p, r, m := ch.Publisher(0), ch.Reader(), NewIncoming(ch)
 	p.Publish(Message{})
 	b.ReportAllocs()
 	for b.Loop() {
 		r.next = 0
-		if outcome, _ := r.Read(1); outcome != Read {
+		if outcome, _ := r.Read(1, m); outcome != Read {
 			b.Fatal(outcome)
 		}
 	}

@@ -39,8 +39,8 @@ func (m *Minder) Look() {
 	}
 	w := s.windows.Current.Load()
 	if !s.active(w) {
-		for _, in := range s.inputs {
-			m.wake(in)
+		for i := range s.inputs {
+			m.wake(&s.inputs[i])
 		}
 		return
 	}
@@ -48,7 +48,8 @@ func (m *Minder) Look() {
 		return // nothing is armed on the word
 	}
 	now := linux.Now()
-	for i, in := range s.inputs {
+	for i := range s.inputs {
+		in := &s.inputs[i]
 		entry := in.entry.Load()
 		switch last := &m.seen[i]; {
 		case entry == 0 || uint32(entry) == in.word.Load():

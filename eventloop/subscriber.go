@@ -45,20 +45,21 @@ type SubscriberConfig struct {
 	Active   []bool
 }
 
-// input is a channel as the loop has it.
+// input is a channel as the loop has it, all in one place: see channel.Reader.
 type input struct {
-	In
-	reader *channel.Reader
+	reader channel.Reader
 	word   *atomic.Uint32
-	armed  uint32
 	// entry is the last arm, written right before it is issued: its number << 32 |
 	// its value. The minder reads it.
-	entry atomic.Uint64
+	entry   atomic.Uint64
+	armed   uint32
+	Private bool
+	Eventfd *os.File
 }
 
 // unit is what one arm covers: one input, or all of them with a vector.
 type unit struct {
-	inputs []*input
+	inputs []input
 	id     uint64
 	woke   int64 // ns: when the wake's CQE was read that the next arm follows; 0 is none
 	loaded int64 // ns: when the word was loaded for the arm under way
@@ -82,7 +83,8 @@ type Subscriber struct {
 	progress Progress
 	stats    []*Stats
 
-	inputs  []*input
+	inputs  []input
+	message *channel.Incoming
 	units   []unit
 	vector  *uring.Vector
 	ring    *uring.Ring
@@ -90,7 +92,8 @@ type Subscriber struct {
 	next    []*unit
 	samples []sample
 
-	reaped   int64 // ns: when the last completions were read
+	reaped   int64 // ns: when the last wake was read
+	start    int64 // ns: reaped, if handling begins at once; else 0
 	window   uint32
 	now      *Stats // the current window's
 	idle     *Stats // takes what happens outside every window
@@ -112,12 +115,21 @@ type Subscriber struct {
 func NewSubscriber(c SubscriberConfig, ws *Windows, p Progress, stats []*Stats) *Subscriber {
 	s := &Subscriber{
 		SubscriberConfig: c, windows: ws, progress: p, stats: stats,
-		samples: make([]sample, 0, 1024), idle: NewStats(),
+		samples: make([]sample, 1024), idle: NewStats(),
 	}
+	for i := range s.samples {
+		s.samples[i].v = -1 // touch its pages
+	}
+	s.samples = s.samples[:0]
 	s.now = s.idle
-	for _, in := range c.Ins {
-		s.inputs = append(s.inputs, &input{In: in, word: in.Channel.Word(), reader: in.Channel.Reader()})
+	s.inputs = make([]input, len(c.Ins))
+	var channels []*channel.Channel
+	for i, in := range c.Ins {
+		to := &s.inputs[i]
+		to.reader, to.word, to.Private, to.Eventfd = in.Channel.Reader(), in.Channel.Word(), in.Private, in.Eventfd
+		channels = append(channels, in.Channel)
 	}
+	s.message = channel.NewIncoming(channels...)
 	if c.Wait == URingWaitv {
 		s.units = []unit{{inputs: s.inputs}}
 	} else {
@@ -154,8 +166,8 @@ func (s *Subscriber) Run() error {
 }
 
 func (s *Subscriber) loop() error {
-	for _, in := range s.inputs {
-		in.reader.Skip()
+	for i := range s.inputs {
+		s.inputs[i].reader.Skip()
 	}
 	s.ready, s.next = s.ready[:0], s.next[:0]
 	for i := range s.units {
@@ -255,11 +267,14 @@ func (s *Subscriber) later(h *result.Histogram, v int64) {
 }
 
 // drain handles every message that was published before the word held word, or
-// what it can of them before Stop.
-func (s *Subscriber) drain(in *input, word uint32) {
-	for in.reader.Pending(word) > 0 && s.windows.Current.Load() != Stop {
-		start := linux.Now()
-		outcome, n := in.reader.Read(word)
+// what it can of them before Stop. start is the time, or 0 for that of the clock: the
+// first message after a wake starts to be handled when the wake was read.
+func (s *Subscriber) drain(in *input, word uint32, start int64) {
+	for ; in.reader.Pending(word) > 0 && s.windows.Current.Load() != Stop; start = 0 {
+		if start == 0 {
+			start = linux.Now()
+		}
+		outcome, n := in.reader.Read(word, s.message)
 		s.consumed += uint64(n)
 		switch outcome {
 		case channel.Overrun:
@@ -271,30 +286,29 @@ func (s *Subscriber) drain(in *input, word uint32) {
 			continue
 		}
 		s.now.Handled++
-		s.later(s.now.Delivery, start-in.reader.Published)
-		s.later(s.now.Response, start-in.reader.Scheduled)
+		s.later(s.now.Delivery, start-s.message.Published)
+		s.later(s.now.Response, start-s.message.Scheduled)
 		for s.Work > 0 && linux.Now()-start < s.Work && s.windows.Current.Load() != Stop {
 		}
 	}
 }
 
 // load handles what is there until the words stand still, and leaves in armed
-// what to arm with.
-func (s *Subscriber) load(u *unit) {
-	for {
+// what to arm with. It begins at start, or at 0, now.
+func (s *Subscriber) load(u *unit, start int64) {
+	for still := false; !still; start = 0 {
+		s.drainUnit(u, start)
 		u.loaded = linux.Now()
-		still := true
-		for _, in := range u.inputs {
-			if in.armed = in.word.Load(); in.reader.Pending(in.armed) > 0 {
-				s.drain(in, in.armed)
-				still = false
-			}
+		still = true
+		for i := range u.inputs {
+			in := &u.inputs[i]
+			in.armed = in.word.Load()
+			still = still && in.reader.Pending(in.armed) == 0
 		}
-		if still || s.windows.Current.Load() == Stop {
-			break
-		}
+		still = still || s.windows.Current.Load() == Stop
 	}
-	for _, in := range u.inputs {
+	for i := range u.inputs {
+		in := &u.inputs[i]
 		in.entry.Store((in.entry.Load()>>32+1)<<32 | uint64(in.armed))
 	}
 	s.now.Arms++
@@ -305,8 +319,8 @@ func (s *Subscriber) load(u *unit) {
 // refused accounts for a failed arm whose submission returned at after.
 func (s *Subscriber) refused(u *unit, after int64) {
 	var behind uint32
-	for _, in := range u.inputs {
-		behind += in.Channel.Distance(in.armed, in.word.Load())
+	for i := range u.inputs {
+		behind += u.inputs[i].reader.Pending(u.inputs[i].word.Load())
 	}
 	s.now.EAGAIN++
 	s.Total.EAGAIN++
@@ -320,8 +334,8 @@ func (s *Subscriber) woken(u *unit) {
 	u.woke = s.reaped
 	s.now.Wakes++
 	s.Total.Wakes++
-	for _, in := range u.inputs {
-		if in.word.Load() != in.armed {
+	for i := range u.inputs {
+		if u.inputs[i].word.Load() != u.inputs[i].armed {
 			return
 		}
 	}
@@ -340,13 +354,14 @@ func (s *Subscriber) unobserved(u *unit) {
 
 func (s *Subscriber) push(u *unit) {
 	if s.vector != nil {
-		for i, in := range u.inputs {
+		for i := range u.inputs {
+			in := &u.inputs[i]
 			s.vector.Set(i, linux.WordAddress(in.word), in.armed, uring.WordFlags(in.Private))
 		}
 		s.ring.Push(uring.FutexWaitv(s.vector.Addr(), len(u.inputs), u.id))
 		return
 	}
-	in := u.inputs[0]
+	in := &u.inputs[0]
 	s.ring.Push(uring.FutexWait(linux.WordAddress(in.word), in.armed, s.Mask, uring.WordFlags(in.Private), u.id))
 }
 
@@ -377,9 +392,11 @@ func (s *Subscriber) ringLoop() error {
 			s.drainReady()
 			s.settle(linux.Now())
 		}
+		start := s.begun()
 		for _, u := range s.ready {
-			s.load(u)
+			s.load(u, start)
 			s.push(u)
+			start = 0
 		}
 		e := s.ring.Enter(wait, flags)
 		after := linux.Now()
@@ -453,17 +470,17 @@ func (s *Subscriber) futexLoop() error {
 	linux.Pin()
 	defer linux.Unpin()
 	u := &s.units[0]
-	in := u.inputs[0]
+	in := &u.inputs[0]
 	for s.begin() {
 		s.drainReady()
 		s.settle(linux.Now())
-		s.load(u)
+		s.load(u, 0)
 		e := linux.FutexWait(in.word, in.armed, s.Mask, in.Private, 0)
 		after := linux.Now()
 		switch e {
 		case 0:
 			s.unobserved(u)
-			u.fired, s.reaped = true, after
+			u.fired, s.reaped, s.start = true, after, after
 		case linux.EAGAIN:
 			s.refused(u, after)
 		case linux.EINTR:
@@ -480,10 +497,25 @@ func (s *Subscriber) futexLoop() error {
 }
 
 func (s *Subscriber) drainReady() {
+	start := s.begun()
 	for _, u := range s.ready {
-		for _, in := range u.inputs {
-			s.drain(in, in.word.Load())
-		}
+		s.drainUnit(u, start)
+		start = 0
+	}
+}
+
+// begun returns when the pass began, for its first message, and 0 for every other.
+func (s *Subscriber) begun() int64 {
+	start := s.start
+	s.start = 0
+	return start
+}
+
+// drainUnit handles the messages of a unit, from start on as drain has it.
+func (s *Subscriber) drainUnit(u *unit, start int64) {
+	for i := range u.inputs {
+		s.drain(&u.inputs[i], u.inputs[i].word.Load(), start)
+		start = 0
 	}
 }
 
@@ -509,6 +541,7 @@ func (s *Subscriber) await() error {
 			return err
 		}
 		s.ready, s.next = s.next, s.ready
+		s.start = s.reaped
 	}
 	return nil
 }

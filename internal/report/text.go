@@ -29,10 +29,14 @@ func Summary(w io.Writer, r *result.Result) error {
 func Text(w io.Writer, r *result.Result) error {
 	t := &text{w: bufio.NewWriter(w), r: r}
 	t.head()
-	t.phases()
-	t.latencies()
-	t.failures()
-	t.messages()
+	if len(t.rows()) > 0 {
+		t.phases()
+		t.latencies()
+		t.failures()
+		t.messages()
+	} else {
+		t.printf("Nothing was measured.\n\n")
+	}
 	t.checks()
 	t.environment()
 	return t.w.Flush()
@@ -194,18 +198,15 @@ func (t *text) latencies() {
 	tab := table{left: 3}
 	tab.add("phase", "group", "latency, us", "p50", "p90", "p99", "p99.9", "max", "count")
 	notes := false
-	rows, first := t.rows(), ""
-	if len(rows) > 0 {
-		first = rows[0].phase + rows[0].group
-	}
+	rows := t.rows()
 	for _, q := range []struct{ key, name string }{
 		{"rearm", "re-arm"}, {"arm_window", "arm window"}, {"arm_window_eagain", "arm window, failed"},
 		{"delivery", "delivery"}, {"response", "response"},
 	} {
+		if n := len(tab.rows); n > 2 && len(tab.rows[n-1]) > 0 {
+			tab.add() // a blank line between quantities
+		}
 		for _, r := range rows {
-			if len(rows) > 1 && r.phase+r.group == first {
-				tab.add()
-			}
 			if !r.subscribes() {
 				continue
 			}
@@ -245,6 +246,9 @@ func (t *text) latencies() {
 			}
 			tab.add(append(cells, top, comma(count))...)
 		}
+	}
+	if n := len(tab.rows); len(tab.rows[n-1]) == 0 {
+		tab.rows = tab.rows[:n-1]
 	}
 	tab.write(t)
 	t.printf("A percentile is left out (%s) where fewer than %d values lie beyond it.\n", none, result.Beyond)

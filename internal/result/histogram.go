@@ -29,9 +29,12 @@ type Histogram struct {
 	Missed   int64
 }
 
-// NewHistogram returns an empty histogram for 1..highest.
+// NewHistogram returns an empty histogram for 1..highest. All its pages have been
+// touched, so that Record does not fault them in.
 func NewHistogram(highest int64) *Histogram {
-	return &Histogram{hdr: hdr.New(lowest, highest, significant)}
+	h := &Histogram{hdr: hdr.New(lowest, highest, significant)}
+	h.hdr.Reset() // writes every count
+	return h
 }
 
 // Record counts one value; it does not allocate. A negative value, which no

@@ -199,27 +199,28 @@ type phaseTruth struct {
 // run leads the actors through all windows. It returns what was measured, and an
 // error where the run broke.
 func (c *controller) run(ctx context.Context) (result.Run, error) {
-	err := c.start()
+	err := c.start(ctx)
 	if err == nil {
 		dog, e := startWatchdog(c.plan.highest(), c.plan.CPUs, c.kill)
 		if err = e; err == nil {
 			err = c.lead(ctx)
 			c.stop(ctx)
 			if dog.end() {
-				err = fmt.Errorf("the watchdog ended the run: its real-time actors left ordinary threads no CPU for %s; lower work, rate or count, or leave a CPU free", patience*tick)
+				err = fmt.Errorf("the watchdog ended the run: the real-time actors of %s left ordinary threads no CPU for %s; lower work, rate or count, or leave a CPU free", c.plan.realTimeGroups(), patience*tick)
 			}
 		}
 	}
 	c.kill()
-	for _, p := range c.processes {
-		if !p.ended {
-			<-c.exits
-		}
+	for range c.left() {
+		<-c.exits
 	}
 	for _, f := range c.eventfds {
 		f.Close()
 	}
-	run := c.gather(err == nil && ctx.Err() == nil)
+	run := result.Run{Phases: []result.Phase{}, Processes: []result.Process{}, Checks: []result.Check{}}
+	if ctx.Err() == nil || len(c.phases) > 0 {
+		run = c.gather(err == nil && ctx.Err() == nil)
+	}
 	if c.control != nil {
 		linux.Unmap(c.control.mem)
 	}
@@ -227,7 +228,7 @@ func (c *controller) run(ctx context.Context) (result.Run, error) {
 }
 
 // start starts the actor processes and waits until every actor is ready.
-func (c *controller) start() error {
+func (c *controller) start(ctx context.Context) error {
 	p := c.plan
 	file, err := linux.CreateShared("aossim", p.size())
 	if err != nil {
@@ -257,7 +258,7 @@ func (c *controller) start() error {
 			return err
 		}
 	}
-	return c.until(context.Background(), 30*time.Second, "get ready", func() (slow []int) {
+	return c.until(ctx, 30*time.Second, "get ready", func() (slow []int) {
 		for i := range p.Actors {
 			if _, ready, _ := c.control.actor(i); !ready() {
 				slow = append(slow, i)
@@ -343,12 +344,7 @@ func (c *controller) until(ctx context.Context, limit time.Duration, what string
 			}
 		}
 		if time.Since(since) > limit {
-			var groups []string
-			for _, i := range slow {
-				groups = append(groups, fmt.Sprintf("%q", c.plan.Actors[i].Group))
-			}
-			slices.Sort(groups)
-			return fmt.Errorf("actors of group %s did not %s within %s", strings.Join(slices.Compact(groups), ", "), what, limit)
+			return fmt.Errorf("actors of %s did not %s within %s", c.plan.groups(slow), what, limit)
 		}
 		select {
 		case p := <-c.exits:
@@ -358,6 +354,27 @@ func (c *controller) until(ctx context.Context, limit time.Duration, what string
 		case <-time.After(time.Millisecond):
 		}
 	}
+}
+
+// groups names the groups of some actors for a message.
+func (p *plan) groups(actors []int) string {
+	var names []string
+	for _, i := range actors {
+		names = append(names, fmt.Sprintf("group %q", p.Actors[i].Group))
+	}
+	slices.Sort(names)
+	return strings.Join(slices.Compact(names), ", ")
+}
+
+// realTimeGroups names the groups that have a real-time policy.
+func (p *plan) realTimeGroups() string {
+	var actors []int
+	for i := range p.Actors {
+		if p.Actors[i].Sched.Policy.RealTime() {
+			actors = append(actors, i)
+		}
+	}
+	return p.groups(actors)
 }
 
 // set makes w the current window.
@@ -551,17 +568,24 @@ func (c *controller) stop(ctx context.Context) {
 		limit = interruptLimit
 	}
 	timeout := time.After(limit)
-	for _, p := range c.processes {
-		if p.ended {
-			continue
-		}
+	for range c.left() {
 		select {
-		case q := <-c.exits:
-			q.ended = true
+		case p := <-c.exits:
+			p.ended = true
 		case <-timeout:
 			return
 		}
 	}
+}
+
+// left is how many processes have not been seen to end.
+func (c *controller) left() (n int) {
+	for _, p := range c.processes {
+		if !p.ended {
+			n++
+		}
+	}
+	return n
 }
 
 // kill ends all actor processes at once. It does nothing but system calls: the

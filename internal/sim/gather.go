@@ -15,8 +15,8 @@ func (c *controller) gather(complete bool) result.Run {
 	reports := make([]*actorReport, len(c.plan.Actors))
 	var dead []string
 	for _, p := range c.processes {
-		if p.report == nil || p.err != nil {
-			dead = append(dead, p.Group)
+		if p.err != nil {
+			dead = append(dead, p.err.Error()+"; what it counted is lost")
 		}
 		if p.report == nil {
 			continue
@@ -39,7 +39,10 @@ func (c *controller) gather(complete bool) result.Run {
 		}
 		run.Checks = append(run.Checks, k)
 	}
-	check("actors", describe(dead), "%d processes ended in order", len(c.processes))
+	check("actors", dead, "%d processes ended in order", len(c.processes))
+	if len(run.Phases) == 0 {
+		return run // nothing was measured that could be checked
+	}
 	messages, problems := c.accounts(reports, run.Phases)
 	check("accounts", problems, "published = handled + overrun for every subscriber in every phase, %d messages", messages)
 	arms, problems := c.arms(reports)
@@ -62,14 +65,6 @@ func (c *controller) gather(complete bool) result.Run {
 		}
 	}
 	return run
-}
-
-// describe turns the groups of dead processes into problems.
-func describe(groups []string) (problems []string) {
-	for _, g := range groups {
-		problems = append(problems, fmt.Sprintf("a process of group %q did not end in order; what it counted is lost", g))
-	}
-	return problems
 }
 
 func some(n int64, what string) []string {
