@@ -4,8 +4,8 @@ import (
 	"aossim/internal/linux"
 )
 
-// LostBound is how long the word must have been past the armed value, in ns,
-// before a wait that is still queued counts as a lost wake.
+// LostBound is how long the word must have been past the armed value, with no CQE
+// for the wait, before that counts as a lost wake (ns).
 const LostBound = 100_000_000
 
 // Minder looks after one subscriber from an ordinary thread of its process: it
@@ -15,9 +15,6 @@ type Minder struct {
 	s    *Subscriber
 	seen []seen
 	lost []int64 // by window
-	// induced counts, by window, the minder's wakes that hit a wait which was not lost
-	// after all; the loop took them for spurious.
-	induced []int64
 }
 
 // seen is an arm that was found with its word moved on, and since when.
@@ -28,7 +25,7 @@ type seen struct {
 
 // NewMinder returns a minder for s, to be used by one thread.
 func NewMinder(s *Subscriber) *Minder {
-	return &Minder{s: s, seen: make([]seen, len(s.inputs)), lost: make([]int64, len(s.Active)+1), induced: make([]int64, len(s.Active)+1)}
+	return &Minder{s: s, seen: make([]seen, len(s.inputs)), lost: make([]int64, len(s.Active)+1)}
 }
 
 // Look is to be called every few milliseconds. It does not block.
@@ -57,27 +54,25 @@ func (m *Minder) Look() {
 		case entry != last.entry:
 			*last = seen{entry, now}
 		case now-last.since >= LostBound:
-			// The kernel knows: only a wait that is still queued can be woken. The
-			// entry is written before its arm, so if it still stands after the wake,
-			// the wait that was woken is the one that had been overlooked.
-			if n := m.wake(in); n > 0 && in.entry.Load() == entry {
+			// A thread that sleeps has no CQE to handle; one that is starved or at work
+			// does not sleep. If it sleeps on the arm that was overlooked, the wake is lost.
+			if linux.Asleep(int(s.thread.Load())) && in.entry.Load() == entry {
 				m.lost[w]++
-			} else if n > 0 {
-				m.induced[w]++
+				m.wake(in)
 			}
 			*last = seen{}
 		}
 	}
 }
 
-// wake wakes the subscriber alone, as far as its mask is its own.
-func (m *Minder) wake(in *input) int {
+// wake wakes the subscriber, and with it only waiters whose mask shares a bit: those
+// that have the same one, and vectors, which have no mask.
+func (m *Minder) wake(in *input) {
 	if in.Eventfd != nil {
 		linux.SignalEventfd(int(in.Eventfd.Fd()))
-		return 0
+		return
 	}
-	n, _ := linux.FutexWake(in.word, linux.WakeAll, m.s.Mask, in.Private)
-	return n
+	linux.FutexWake(in.word, linux.WakeAll, m.s.Mask, in.Private)
 }
 
 // Account adds the lost wakes to the stats of their windows, once the loop has
@@ -85,6 +80,5 @@ func (m *Minder) wake(in *input) int {
 func (m *Minder) Account() {
 	for i, st := range m.s.stats {
 		st.LostWakes += m.lost[i+1]
-		st.SpuriousWakes -= min(st.SpuriousWakes, m.induced[i+1])
 	}
 }

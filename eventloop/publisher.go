@@ -89,7 +89,8 @@ func (p *Publisher) Close() error {
 	if p.ring == nil {
 		return nil
 	}
-	return p.ring.Close(0)
+	_, _, err := p.ring.Close()
+	return err
 }
 
 // gap returns the time from one scheduled message to the next, in ns.

@@ -100,6 +100,7 @@ type Subscriber struct {
 	before   linux.Usage
 	consumed uint64
 	running  atomic.Bool // waits are armed, or about to be
+	thread   atomic.Int64
 
 	intervalEnd                  int64
 	intervalArms, intervalEAGAIN int64
@@ -147,6 +148,7 @@ func (s *Subscriber) active(w uint32) bool { return w != 0 && w != Stop && s.Act
 
 // Run takes part in every window in which the subscriber is active, until Stop.
 func (s *Subscriber) Run() error {
+	s.thread.Store(int64(linux.ThreadID()))
 	for {
 		w := s.windows.Current.Load()
 		for ; w != Stop && !s.active(w); w = s.windows.Next(w) {
@@ -175,6 +177,7 @@ func (s *Subscriber) loop() error {
 		u.woke, u.fired, u.failed = 0, false, false
 		s.ready = append(s.ready, u)
 	}
+	defer s.flush()
 	if s.Wait == Futex {
 		return s.futexLoop()
 	}
@@ -184,20 +187,21 @@ func (s *Subscriber) loop() error {
 	}
 	if s.Wait == URingWaitv {
 		if s.vector, err = uring.NewVector(len(s.inputs)); err != nil {
-			s.ring.Close(0)
+			s.ring.Close()
 			return err
 		}
 	}
-	outstanding := 0
 	if s.Wait == Eventfd {
 		err = s.pollLoop()
-		outstanding = len(s.units)
 	} else {
 		err = s.ringLoop()
-		outstanding = int(s.Total.Arms - s.Total.Wakes - s.Total.EAGAIN - s.Cancelled)
-		s.Cancelled += int64(outstanding)
 	}
-	if e := s.ring.Close(outstanding); err == nil {
+	cancelled, completed, e := s.ring.Close()
+	if s.Wait != Eventfd {
+		s.Cancelled += int64(cancelled)
+		s.Total.Wakes += int64(completed)
+	}
+	if err == nil {
 		err = e
 	}
 	if s.vector != nil {
@@ -242,10 +246,7 @@ func (s *Subscriber) leaves() bool {
 // settle ends a pass, when everything is armed: it records what was measured on
 // the way and tells the controller.
 func (s *Subscriber) settle(now int64) {
-	for _, m := range s.samples {
-		m.h.Record(m.v)
-	}
-	s.samples = s.samples[:0]
+	s.flush()
 	if now >= s.intervalEnd {
 		if s.intervalArms > 0 {
 			s.now.EAGAINRate.Record(s.intervalEAGAIN * result.MillionArms / s.intervalArms)
@@ -255,6 +256,14 @@ func (s *Subscriber) settle(now int64) {
 	}
 	s.progress.Count.Store(s.consumed)
 	s.progress.Done.Store(uint64(s.window))
+}
+
+// flush records what was measured.
+func (s *Subscriber) flush() {
+	for _, m := range s.samples {
+		m.h.Record(m.v)
+	}
+	s.samples = s.samples[:0]
 }
 
 // later has a value recorded by settle, or at once where too many wait.
@@ -288,6 +297,10 @@ func (s *Subscriber) drain(in *input, word uint32, start int64) {
 		s.now.Handled++
 		s.later(s.now.Delivery, start-s.message.Published)
 		s.later(s.now.Response, start-s.message.Scheduled)
+		if s.Work > 0 {
+			// A backlog may take long: the controller is to see that it gets shorter.
+			s.progress.Count.Store(s.consumed)
+		}
 		for s.Work > 0 && linux.Now()-start < s.Work && s.windows.Current.Load() != Stop {
 		}
 	}
@@ -398,6 +411,9 @@ func (s *Subscriber) ringLoop() error {
 			s.push(u)
 			start = 0
 		}
+		if s.Combined {
+			s.progress.Count.Store(s.consumed) // load may have handled more
+		}
 		e := s.ring.Enter(wait, flags)
 		after := linux.Now()
 		if err := s.entered(e); err != nil {
@@ -475,7 +491,8 @@ func (s *Subscriber) futexLoop() error {
 		s.drainReady()
 		s.settle(linux.Now())
 		s.load(u, 0)
-		e := linux.FutexWait(in.word, in.armed, s.Mask, in.Private, 0)
+		s.progress.Count.Store(s.consumed) // load may have handled more
+		e := linux.FutexWait(in.word, in.armed, s.Mask, in.Private)
 		after := linux.Now()
 		switch e {
 		case 0:
@@ -552,6 +569,9 @@ func (s *Subscriber) reap(now int64) error {
 		u := &s.units[c.UserData]
 		switch {
 		case c.Res >= 0:
+			if s.Wait == Eventfd && c.Flags&uring.CQEMore == 0 {
+				s.ring.Push(uring.PollMultishot(int(u.inputs[0].Eventfd.Fd()), u.id))
+			}
 			if u.fired {
 				continue // an eventfd that was written to twice
 			}
@@ -560,9 +580,6 @@ func (s *Subscriber) reap(now int64) error {
 			u.failed = true
 		default:
 			return fmt.Errorf("a wait completed with %w", c.Errno())
-		}
-		if s.Wait == Eventfd && c.Flags&uring.CQEMore == 0 {
-			s.ring.Push(uring.PollMultishot(int(u.inputs[0].Eventfd.Fd()), u.id))
 		}
 		s.next = append(s.next, u)
 	}

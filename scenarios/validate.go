@@ -1,21 +1,28 @@
 package scenarios
 
 import (
-	"fmt"
 	"math/bits"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Limits of a scenario: more would not fit a ring or tell anything more.
 const (
-	maxRate      = 1e6 // Hz
-	maxCount     = 1024
+	minRate      = 1e-3 // Hz
+	maxRate      = 1e6  // Hz
+	maxActors    = 1024
+	maxWork      = Duration(time.Minute)
+	maxInterval  = Duration(100 * time.Millisecond) // a load looks at its phase in between
+	maxPeriod    = Duration(4 * time.Second)        // of policy deadline, sched_dl_period_max_us
 	maxChannels  = 4096
 	maxQueueSize = 1 << 20
 	maxPayload   = 1 << 16
 	maxVector    = 128 // FUTEX_WAITV_MAX
 )
+
+// MaxDuration is the longest phase or warm-up.
+const MaxDuration = 1000 * time.Hour
 
 var (
 	policies  = []string{"fifo", "rr", "deadline", "other", "batch", "idle"}
@@ -53,9 +60,9 @@ func (p place) between(key string, v, low, high int64) error {
 	return nil
 }
 
-func (p place) positive(key string, d Duration) error {
-	if d <= 0 {
-		return p.errorf(key, "%s is no time to run; give one above 0", d)
+func (p place) upTo(key string, d, most Duration) error {
+	if d <= 0 || d > most {
+		return p.errorf(key, "%s is not above 0 and up to %s", d, most)
 	}
 	return nil
 }
@@ -127,7 +134,7 @@ func (s *Scenario) Span(m *Member) (first, end int) {
 
 func (s *Scenario) validate() error {
 	top := place{s, "", 0}
-	if err := firstOf(top.positive("duration", s.Duration), s.validatePhases(top), s.validateChannels(top)); err != nil {
+	if err := firstOf(top.upTo("duration", s.Duration, Duration(MaxDuration)), s.validatePhases(top), s.validateChannels(top)); err != nil {
 		return err
 	}
 	if len(s.Publishers) == 0 || len(s.Subscribers) == 0 {
@@ -198,7 +205,7 @@ func (s *Scenario) validateMember(p place, m *Member) error {
 	if m.Group == "" {
 		return p.errorf("group", "a group needs a name")
 	}
-	if err := firstOf(p.oneOf("policy", m.Policy, policies), p.between("count", int64(m.Count), 1, maxCount), p.between("nice", int64(m.Nice), -20, 19)); err != nil {
+	if err := firstOf(p.oneOf("policy", m.Policy, policies), p.between("count", int64(m.Count), 1, maxActors), p.between("nice", int64(m.Nice), -20, 19)); err != nil {
 		return err
 	}
 	switch realtime := m.Policy == "fifo" || m.Policy == "rr"; {
@@ -206,8 +213,8 @@ func (s *Scenario) validateMember(p place, m *Member) error {
 		return p.errorf("priority", "%d is not within 1..99, which policy %q needs", m.Priority, m.Policy)
 	case !realtime && m.Priority != 0:
 		return p.errorf("priority", "policy %q has none; leave it out, or set policy to \"fifo\" or \"rr\"", m.Policy)
-	case m.Policy == "deadline" && (m.Runtime <= 0 || m.Runtime > m.Deadline || m.Deadline > m.Period):
-		return p.errorf("runtime", "policy \"deadline\" needs 0 < runtime <= deadline <= period")
+	case m.Policy == "deadline" && (m.Runtime <= 0 || m.Runtime > m.Deadline || m.Deadline > m.Period || m.Period > maxPeriod):
+		return p.errorf("runtime", "policy \"deadline\" needs 0 < runtime <= deadline <= period <= %s", maxPeriod)
 	case m.Policy == "deadline" && len(m.CPUs) > 0:
 		return p.errorf("cpus", "policy \"deadline\" runs on all CPUs; leave it out")
 	case m.Policy != "deadline" && (m.Runtime != 0 || m.Deadline != 0 || m.Period != 0):
@@ -219,9 +226,9 @@ func (s *Scenario) validateMember(p place, m *Member) error {
 	if first, end := s.Span(m); first >= end {
 		return p.errorf("leaves", "%q comes no later than the phase it joins at", m.Leaves)
 	}
-	for _, c := range m.CPUs {
-		if c < 0 {
-			return p.errorf("cpus", "%d is no CPU", c)
+	for i, c := range m.CPUs {
+		if c < 0 || slices.Contains(m.CPUs[:i], c) {
+			return p.errorf("cpus", "%d is no CPU, or given twice", c)
 		}
 	}
 	return nil
@@ -248,8 +255,8 @@ func (s *Scenario) validatePublisher(p place, pub *Publisher) error {
 	if s.channel(pub.Channel) == nil {
 		return s.missingChannel(p, "channel", pub.Channel)
 	}
-	if !(pub.Rate > 0 && pub.Rate <= maxRate) {
-		return p.errorf("rate", "%g Hz is not above 0 and up to 1 MHz", float64(pub.Rate))
+	if !(pub.Rate >= minRate && pub.Rate <= maxRate) {
+		return p.errorf("rate", "%g Hz is not within 0.001 Hz and 1 MHz", float64(pub.Rate))
 	}
 	if err := firstOf(s.validateMember(p, &pub.Member), p.oneOf("arrival", pub.Arrival, arrivals), p.oneOf("wake", pub.Wake, wakes)); err != nil {
 		return err
@@ -260,21 +267,22 @@ func (s *Scenario) validatePublisher(p place, pub *Publisher) error {
 		}
 		return nil
 	}
+	if float64(pub.Burst) > float64(pub.Rate)*time.Hour.Seconds() {
+		return p.errorf("burst", "at %g Hz bursts of %d are more than an hour apart", float64(pub.Rate), pub.Burst)
+	}
 	return p.between("burst", int64(pub.Burst), 2, maxQueueSize)
 }
 
 func (s *Scenario) validateSubscriber(p place, sub *Subscriber) error {
-	channels := 0
 	for i, name := range sub.Channels {
-		c := s.channel(name)
-		if c == nil {
+		if s.channel(name) == nil {
 			return s.missingChannel(p, "channels", name)
 		}
 		if slices.Contains(sub.Channels[:i], name) {
 			return p.errorf("channels", "%q is given twice", name)
 		}
-		channels += c.Count
 	}
+	channels := s.width(sub)
 	if channels == 0 {
 		return p.errorf("channels", "a subscriber needs one at least")
 	}
@@ -287,8 +295,8 @@ func (s *Scenario) validateSubscriber(p place, sub *Subscriber) error {
 		}
 	}
 	switch has := func(f string) bool { return slices.Contains(sub.RingFlags, f) }; {
-	case sub.Work < 0:
-		return p.errorf("work", "%s is negative", sub.Work)
+	case sub.Work < 0 || sub.Work > maxWork:
+		return p.errorf("work", "%s is not within 0 and %s", sub.Work, maxWork)
 	case has("defer_taskrun") && !has("single_issuer"):
 		return p.errorf("ring_flags", "defer_taskrun needs single_issuer (io_uring_setup(2))")
 	case has("taskrun_flag") && !has("coop_taskrun") && !has("defer_taskrun"):
@@ -304,7 +312,7 @@ func (s *Scenario) validateSubscriber(p place, sub *Subscriber) error {
 }
 
 func (s *Scenario) validateLoad(p place, l *Load) error {
-	if err := firstOf(p.oneOf("kind", l.Kind, kinds), s.validateMember(p, &l.Member), p.positive("interval", l.Interval)); err != nil {
+	if err := firstOf(p.oneOf("kind", l.Kind, kinds), s.validateMember(p, &l.Member), p.upTo("interval", l.Interval, maxInterval)); err != nil {
 		return err
 	}
 	if (l.Kind == "command") != (len(l.Command) > 0) {
@@ -317,7 +325,19 @@ func (s *Scenario) validateLoad(p place, l *Load) error {
 // in the report.
 func (s *Scenario) validateGroups() error {
 	seen := map[string]*Member{}
+	loops := map[string]*Subscriber{}
+	actors := 0
 	for _, m := range s.Members() {
+		if actors += m.Count; actors > maxActors {
+			return s.Errorf(m.Table, m.Index, "count", "more than %d actors in all", maxActors)
+		}
+		if m.Table == "subscriber" {
+			sub := &s.Subscribers[m.Index]
+			if o := loops[m.Group]; o != nil && (o.Wait != sub.Wait || o.Submit != sub.Submit || s.width(o) != s.width(sub)) {
+				return s.Errorf(m.Table, m.Index, "", "wait, submit or the number of channels differ among the subscribers of group %q; figures of both would be mixed, so name another group", m.Group)
+			}
+			loops[m.Group] = sub
+		}
 		o := seen[m.Group]
 		if o == nil {
 			seen[m.Group] = m.Member
@@ -342,6 +362,14 @@ func (s *Scenario) validateGroups() error {
 		return p.errorf(differs, "differs within group %q; a group has one, so make it the same or name another group", m.Group)
 	}
 	return nil
+}
+
+// width is how many channels a subscriber reads.
+func (s *Scenario) width(sub *Subscriber) (n int) {
+	for _, name := range sub.Channels {
+		n += s.channel(name).Count
+	}
+	return n
 }
 
 // validateJoins finds phases that change nothing.
@@ -386,12 +414,4 @@ func (s *Scenario) validatePrivate() error {
 		}
 	}
 	return nil
-}
-
-// Title is "name: description".
-func (s *Scenario) Title() string {
-	if s.Description == "" {
-		return s.Name
-	}
-	return fmt.Sprintf("%s: %s", s.Name, s.Description)
 }

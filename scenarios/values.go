@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"regexp"
 	"slices"
 	"strconv"
@@ -89,6 +90,9 @@ func (s *Scenario) thresholds(lines map[string]string) ([]Threshold, error) {
 		} else {
 			return nil, s.Errorf("expect", 0, name, "no such metric; there are %s", Metrics)
 		}
+		if t.Metric != "missed_deadlines" && !slices.ContainsFunc(s.Subscribers, func(sub Subscriber) bool { return sub.Group == t.Group }) && slices.Contains(s.groups(), t.Group) {
+			return nil, s.Errorf("expect", 0, name, "group %q has no subscriber, and this is a metric of subscribers", t.Group)
+		}
 		if !slices.Contains(s.groups(), t.Group) {
 			return nil, s.Errorf("expect", 0, name, "no group %q; there are %s", t.Group, strings.Join(s.groups(), ", "))
 		}
@@ -98,7 +102,10 @@ func (s *Scenario) thresholds(lines map[string]string) ([]Threshold, error) {
 		}
 		t.Most = m[1] == "<="
 		var err error
-		if t.Value, err = t.parse(m[2]); err != nil {
+		if t.Value, err = t.parse(m[2]); err == nil && !(t.Value >= 0 && t.Value <= math.MaxInt64) {
+			err = fmt.Errorf("%q is negative or no number", m[2])
+		}
+		if err != nil {
 			return nil, s.Errorf("expect", 0, name, "%s", err)
 		}
 		list = append(list, t)

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,7 +49,7 @@ type runCommand struct {
 	Output    string        `short:"o" placeholder:"FILE" help:"Write the result here, instead of a new file in results/."`
 	JSON      bool          `name:"json" help:"Write the result to standard output, instead of the text."`
 	Quiet     bool          `short:"q" help:"No progress, and of the text the first table only."`
-	NoRT      bool          `name:"no-rt" help:"Run everything under SCHED_OTHER."`
+	NoRT      bool          `name:"no-rt" help:"Run everything under plain SCHED_OTHER."`
 }
 
 type listCommand struct{}
@@ -96,7 +97,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	if err := ctx.Run(env); err != nil {
 		fmt.Fprintf(stderr, "aossim: %s\n", err)
-		return max(env.exit, code(err))
+		return cmp.Or(env.exit, code(err)) // a failure stays one, whatever came after it
 	}
 	return env.exit
 }
@@ -155,10 +156,10 @@ func (c *runCommand) options() (sim.Options, error) {
 		return o, fmt.Errorf("%w: %s", sim.ErrUsage, fmt.Sprintf(format, args...))
 	}
 	switch {
-	case c.Duration < 0:
-		return wrong("--duration %s is negative", c.Duration)
-	case c.Warmup < 0:
-		return wrong("--warmup %s is negative", c.Warmup)
+	case c.Duration < 0 || c.Duration > scenarios.MaxDuration:
+		return wrong("--duration %s is not within 0..%s", c.Duration, scenarios.MaxDuration)
+	case c.Warmup < 0 || c.Warmup > scenarios.MaxDuration:
+		return wrong("--warmup %s is not within 0..%s", c.Warmup, scenarios.MaxDuration)
 	case c.Runs < 1:
 		return wrong("--runs %d: there must be one at least", c.Runs)
 	case c.Priority < 0 || c.Priority > 99:
@@ -181,19 +182,27 @@ func (c *runCommand) Run(env *environment) error {
 	if err != nil {
 		return err
 	}
-	// All files are read before anything runs.
-	var list []*scenarios.Scenario
+	// Everything is read and tried before anything runs.
+	var plans []*sim.Plan
 	for _, name := range c.Scenarios {
 		s, err := scenarios.Open(name)
 		if err != nil {
 			return err
 		}
-		list = append(list, s)
+		o := o
+		if !c.Quiet {
+			o.Progress = progress(env.stderr)
+		}
+		p, err := sim.Prepare(s, o)
+		if err != nil {
+			return err
+		}
+		plans = append(plans, p)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, linux.Terminate)
 	defer stop()
-	for _, s := range list {
-		if err := c.one(ctx, env, s, o); err != nil {
+	for _, p := range plans {
+		if err := c.one(ctx, env, p); err != nil {
 			return err
 		}
 		if ctx.Err() != nil {
@@ -203,14 +212,11 @@ func (c *runCommand) Run(env *environment) error {
 	return nil
 }
 
-// one runs a scenario, writes its result and shows it.
-func (c *runCommand) one(ctx context.Context, env *environment, s *scenarios.Scenario, o sim.Options) error {
-	if !c.Quiet {
-		o.Progress = progress(env.stderr)
-	}
-	r, err := sim.Run(ctx, s, o)
-	if o.Progress != nil {
-		o.Progress(0, 0, "")
+// one runs a plan, writes its result and shows it.
+func (c *runCommand) one(ctx context.Context, env *environment, p *sim.Plan) error {
+	r, err := p.Run(ctx)
+	if p.Options.Progress != nil {
+		p.Options.Progress(0, 0, "")
 	}
 	if err != nil {
 		return err
@@ -228,10 +234,10 @@ func (c *runCommand) one(ctx context.Context, env *environment, s *scenarios.Sce
 		err = report.Text(env.stdout, r)
 	}
 	if r.Broken != "" {
-		fmt.Fprintf(env.stderr, "aossim: %s: %s\n", s.Name, r.Broken)
+		fmt.Fprintf(env.stderr, "aossim: %s: %s\n", r.Scenario.Name, r.Broken)
 	}
 	for _, f := range r.Failed() {
-		fmt.Fprintf(env.stderr, "aossim: %s: check %q failed: %s\n", s.Name, f.Name, f.Detail)
+		fmt.Fprintf(env.stderr, "aossim: %s: check %q failed: %s\n", r.Scenario.Name, f.Name, f.Detail)
 	}
 	return errors.Join(saved, err)
 }
@@ -244,7 +250,11 @@ func (c *runCommand) save(env *environment, r *result.Result) error {
 			return nil
 		}
 		started := strings.NewReplacer(":", "", "-", "").Replace(r.Started[:len("2006-01-02T15:04:05")])
-		path = filepath.Join("results", fmt.Sprintf("%s-%s-%s.json", fileName(r.Scenario.Name), fileName(r.Environment.KernelRelease), started))
+		name := fmt.Sprintf("%s-%s-%s", fileName(r.Scenario.Name), fileName(r.Environment.KernelRelease), started)
+		path = filepath.Join("results", name+".json")
+		for n := 2; exists(path); n++ {
+			path = filepath.Join("results", fmt.Sprintf("%s-%d.json", name, n))
+		}
 	}
 	if err := r.Save(path); err != nil {
 		return err
@@ -253,6 +263,11 @@ func (c *runCommand) save(env *environment, r *result.Result) error {
 		fmt.Fprintf(env.stderr, "aossim: the result is in %s\n", path)
 	}
 	return nil
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // fileName keeps of a name what may stand in a file's.

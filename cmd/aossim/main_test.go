@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -304,31 +305,40 @@ func TestHelpAndList(t *testing.T) {
 	}
 }
 
+// publicCopy copies the test binary to where every user can run it.
+func publicCopy(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "aossim-test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	binary, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "aossim")
+	if err := errors.Join(os.WriteFile(path, binary, 0o755), os.Chmod(dir, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// asNobody is the program at path, to be run by the user nobody.
+func asNobody(t *testing.T, path string, args ...string) *program {
+	p := command(t, args...)
+	p.Path, p.Dir = path, "/"
+	p.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	return p
+}
+
 // TestNoPermission: without the right to SCHED_FIFO it is exit 4 and three ways
 // out, and --no-rt is one of them.
 func TestNoPermission(t *testing.T) {
 	unprivileged := func(args ...string) *program { return command(t, args...) }
 	if os.Getuid() == 0 {
-		// The user nobody can reach neither a test's directory nor the test binary in its own.
-		dir, err := os.MkdirTemp("", "aossim-test")
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { os.RemoveAll(dir) })
-		binary, err := os.ReadFile("/proc/self/exe")
-		if err != nil {
-			t.Fatal(err)
-		}
-		path := filepath.Join(dir, "aossim")
-		if err := errors.Join(os.WriteFile(path, binary, 0o755), os.Chmod(dir, 0o755)); err != nil {
-			t.Fatal(err)
-		}
-		unprivileged = func(args ...string) *program {
-			p := command(t, args...)
-			p.Path, p.Dir = path, "/"
-			p.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
-			return p
-		}
+		path := publicCopy(t)
+		unprivileged = func(args ...string) *program { return asNobody(t, path, args...) }
 	}
 	p := unprivileged("-D", "300ms", "-o", "/dev/null", "pair")
 	if code := p.run(t); code != exitSkipped {
@@ -459,6 +469,36 @@ command = ["sh", "-c", "sleep 1000 & echo $! > `+pidfile+`; wait"]
 	if err != nil || len(left) != 0 {
 		t.Errorf("left in /dev/shm: %v, %v", left, err)
 	}
+}
+
+// TestFileCapabilities: setcap is one of the ways out that are offered. The kernel
+// forgets a parent's death signal for such a program.
+func TestFileCapabilities(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can give a file capabilities")
+	}
+	path := publicCopy(t)
+	// struct vfs_cap_data, revision 2, effective: what setcap writes.
+	data := make([]byte, 20)
+	binary.LittleEndian.PutUint32(data, 0x02000001)
+	binary.LittleEndian.PutUint32(data[4:], 1<<unix.CAP_SYS_NICE|1<<unix.CAP_IPC_LOCK)
+	if err := unix.Setxattr(path, "security.capability", data, 0); err != nil {
+		t.Skipf("this file system takes no capabilities: %v", err)
+	}
+	p := asNobody(t, path, "-D", "300ms", "-o", "/dev/null", "pair")
+	if code := p.run(t); code != 0 || !strings.Contains(p.stdout.String(), "fifo") {
+		t.Fatalf("exit %d: %s%s", code, &p.stdout, &p.stderr)
+	}
+	p = asNobody(t, path, "-D", "20s", "-o", "/dev/null", "pair")
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "actors", 10*time.Second, func() bool { return len(p.actors(t)) == 1 })
+	time.Sleep(500 * time.Millisecond)
+	actors := p.actors(t)
+	p.Process.Kill()
+	p.Wait()
+	await(t, "the end of all actors", time.Second, func() bool { return len(alive(actors)) == 0 })
 }
 
 // TestActorKilled: the run ends, says whose process it was, and keeps what the

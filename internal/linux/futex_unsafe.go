@@ -43,17 +43,10 @@ func FutexWake(word *atomic.Uint32, n int, mask uint32, private bool) (int, sysc
 }
 
 // FutexWait blocks the calling thread while word holds value, until a wake
-// whose mask shares a bit with mask (futex(2), FUTEX_WAIT_BITSET), or until
-// CLOCK_MONOTONIC reaches deadline (ns) if that is not 0. It returns 0 for a
-// wake, EAGAIN where the word held something else, EINTR, or ETIMEDOUT.
-func FutexWait(word *atomic.Uint32, value, mask uint32, private bool, deadline int64) syscall.Errno {
-	var ts unix.Timespec
-	var timeout unsafe.Pointer
-	if deadline != 0 {
-		ts = unix.NsecToTimespec(deadline)
-		timeout = unsafe.Pointer(&ts)
-	}
+// whose mask shares a bit with mask (futex(2), FUTEX_WAIT_BITSET). It returns 0 for a
+// wake, EAGAIN where the word held something else, or EINTR.
+func FutexWait(word *atomic.Uint32, value, mask uint32, private bool) syscall.Errno {
 	_, _, e := unix.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)),
-		futexOp(futexWaitBitset, private), uintptr(value), uintptr(timeout), 0, uintptr(mask))
+		futexOp(futexWaitBitset, private), uintptr(value), 0, 0, uintptr(mask))
 	return e
 }

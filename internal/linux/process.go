@@ -1,6 +1,7 @@
 package linux
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
@@ -18,6 +19,9 @@ const (
 	EAGAIN = unix.EAGAIN
 	EINTR  = unix.EINTR
 )
+
+// ErrInvalid is EINVAL.
+var ErrInvalid error = unix.EINVAL
 
 // Terminate is SIGTERM.
 var Terminate os.Signal = unix.SIGTERM
@@ -40,6 +44,42 @@ func TieToParent(cmd *exec.Cmd, gentle bool) {
 	if gentle {
 		cmd.SysProcAttr.Pdeathsig = unix.SIGTERM
 	}
+}
+
+// DieWithParent is TieToParent once more, from the child: the kernel forgets it
+// when a program with file capabilities is executed (prctl(2)). parent is the process
+// that must still be there.
+func DieWithParent(parent int, gentle bool) error {
+	sig := unix.SIGKILL
+	if gentle {
+		sig = unix.SIGTERM
+	}
+	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(sig), 0, 0, 0); err != nil {
+		return fmt.Errorf("prctl(PR_SET_PDEATHSIG): %w", err)
+	}
+	if os.Getppid() != parent {
+		return fmt.Errorf("the controller, process %d, is gone", parent)
+	}
+	return nil
+}
+
+// TerminateGroup asks the process that cmd started to end, with its group.
+func TerminateGroup(cmd *exec.Cmd) {
+	_ = unix.Kill(-cmd.Process.Pid, unix.SIGTERM)
+}
+
+// ThreadID returns the calling thread's number (gettid(2)).
+func ThreadID() int { return unix.Gettid() }
+
+// Asleep says whether a thread of this process sleeps in the kernel, rather than
+// run or wait for a CPU (proc_pid_stat(5)).
+func Asleep(thread int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/stat", thread))
+	if err != nil {
+		return false
+	}
+	_, after, ok := bytes.Cut(stat, []byte(") "))
+	return ok && len(after) > 0 && after[0] == 'S'
 }
 
 // KillGroup ends the process that cmd started and the group that it leads. It makes

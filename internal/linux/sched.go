@@ -72,10 +72,12 @@ func (s Sched) String() string {
 // ErrNoRealTime is wrapped by SetSched's error where the caller may not have the
 // policy it asked for.
 var ErrNoRealTime = errors.New("not permitted; run with sudo, or give the program the right once: " +
-	"setcap cap_sys_nice,cap_ipc_lock+ep aossim, or give the user an rtprio limit in /etc/security/limits.conf; --no-rt runs without")
+	"setcap cap_sys_nice,cap_ipc_lock+ep aossim, or give the user rtprio and memlock limits in /etc/security/limits.conf; --no-rt runs without")
 
 // SetSched sets the calling thread's policy by sched_setattr(2), with
-// SCHED_FLAG_RESET_ON_FORK, and reads back what was granted.
+// SCHED_FLAG_RESET_ON_FORK, and returns what was granted, which is an error where
+// policy or priority differ. For deadline EPERM may also mean that the thread's CPUs
+// are restricted (sched(7)).
 func SetSched(s Sched) (Sched, error) {
 	attr := unix.SchedAttr{
 		Size: unix.SizeofSchedAttr, Policy: uint32(s.Policy), Flags: unix.SCHED_FLAG_RESET_ON_FORK,
@@ -150,22 +152,13 @@ func SetTimerSlack(ns int) error {
 
 // Usage is what getrusage(2) counts for one thread.
 type Usage struct {
-	MinorFaults         int64 `json:"minor_faults"`
-	MajorFaults         int64 `json:"major_faults"`
-	VoluntarySwitches   int64 `json:"voluntary_switches"`
-	InvoluntarySwitches int64 `json:"involuntary_switches"`
+	MinorFaults, MajorFaults, VoluntarySwitches, InvoluntarySwitches int64
 }
 
 // Sub returns u - v, field by field.
 func (u Usage) Sub(v Usage) Usage {
 	return Usage{u.MinorFaults - v.MinorFaults, u.MajorFaults - v.MajorFaults,
 		u.VoluntarySwitches - v.VoluntarySwitches, u.InvoluntarySwitches - v.InvoluntarySwitches}
-}
-
-// Add returns u + v, field by field.
-func (u Usage) Add(v Usage) Usage {
-	return Usage{u.MinorFaults + v.MinorFaults, u.MajorFaults + v.MajorFaults,
-		u.VoluntarySwitches + v.VoluntarySwitches, u.InvoluntarySwitches + v.InvoluntarySwitches}
 }
 
 // ThreadUsage returns the calling thread's accounts (getrusage(2),

@@ -136,7 +136,7 @@ func (t *text) head() {
 		t.printf("not real-time: --no-rt ran every actor under SCHED_OTHER; no figure here says anything about real-time latency\n")
 	}
 	if r.Interrupted {
-		t.printf("INTERRUPTED: the last phase is shorter than it was to be, and later ones are missing\n")
+		t.printf("INTERRUPTED: the last phase may be shorter than it was to be, and later ones are missing\n")
 	}
 	if r.Broken != "" {
 		t.printf("BROKEN: %s\n", r.Broken)
@@ -279,7 +279,7 @@ func (t *text) failures() {
 			predicted = percent(oneBehind(v), true)
 			inferred = micros(r.median(func(p *result.Phase, g *result.Group) (float64, bool) {
 				v, ok := rate(p, g)
-				return raceWindow(v, channelRate(p, g)), ok && v < 1
+				return raceWindow(v, armRate(p, g)), ok && v < 1
 			}))
 		}
 		window := micros(r.median(func(_ *result.Phase, g *result.Group) (float64, bool) {
@@ -318,9 +318,14 @@ func (t *text) failures() {
 	t.printf("\n")
 }
 
-// channelRate is how many messages per second each of a group's channels had.
-func channelRate(p *result.Phase, g *result.Group) float64 {
-	return float64(g.Offered) / float64(g.Subscribers) / float64(max(1, g.Channels)) / (float64(p.DurationNS) / 1e9)
+// armRate is how many messages per second can race an arm of the group: those of one
+// channel, or of all of them where a vector covers them.
+func armRate(p *result.Phase, g *result.Group) float64 {
+	perSubscriber := float64(g.Offered) / float64(g.Subscribers) / (float64(p.DurationNS) / 1e9)
+	if g.Wait == "io_uring_waitv" {
+		return perSubscriber
+	}
+	return perSubscriber / float64(max(1, g.Channels))
 }
 
 // raceWindow infers the window (ns) in which a publish makes an arm fail from the
@@ -348,13 +353,14 @@ func (t *text) messages() {
 			return comma(r.total(f))
 		}
 		pub, sub := r.groups[0].Publishers > 0, r.subscribes()
+		armed := sub && r.groups[0].Wait != "eventfd" // nothing is armed on a word there
 		tab.add(r.phase, r.group, count(published, pub),
 			count(func(g *result.Group) int64 { return g.MissedDeadlines }, pub),
 			count(func(g *result.Group) int64 { return g.Handled }, sub),
 			count(func(g *result.Group) int64 { return g.Overrun }, sub),
 			count(func(g *result.Group) int64 { return g.Wakes }, sub),
-			count(func(g *result.Group) int64 { return g.LostWakes }, sub),
-			count(func(g *result.Group) int64 { return g.SpuriousWakes }, sub))
+			count(func(g *result.Group) int64 { return g.LostWakes }, armed),
+			count(func(g *result.Group) int64 { return g.SpuriousWakes }, armed))
 	}
 	tab.write(t)
 	t.printf("late: published after the next message was due, or not at all. spurious: woken with the word unchanged, as when\n" +

@@ -64,7 +64,7 @@ type Group struct {
 	// Offered is how many messages were published on the channels of the group's
 	// subscribers, counted once for each subscriber.
 	Offered int64 `json:"offered"`
-	// LonePeriodic: each of the channels has one publisher, a periodic one.
+	// LonePeriodic: each arm can be raced by one publisher only, a periodic one.
 	LonePeriodic bool `json:"lone_periodic"`
 	Counts
 	// Warmup is what was counted, and not measured, before the phase began.

@@ -33,8 +33,9 @@ const (
 
 // order is what an actor process is told on its standard input.
 type order struct {
-	Plan    *plan
-	Process int
+	Plan       *Plan
+	Process    int
+	Controller int // its process number
 }
 
 // report is what an actor process answers on its standard output when it ends.
@@ -94,6 +95,10 @@ func (o *order) run() (*report, error) {
 	ctl := newControl(mem)
 	mine := p.Processes[o.Process].Actors
 	loads := p.Actors[mine[0]].Kind == load
+	runtime.LockOSThread()
+	if err := linux.DieWithParent(o.Controller, p.external(o.Process)); err != nil {
+		return r, err
+	}
 	// The controller decides when to end: a signal to everybody must not take the
 	// measurements with it. An external load has to hear that the controller died.
 	linux.IgnoreSignals(!loads)
@@ -119,7 +124,7 @@ func (o *order) run() (*report, error) {
 		go func() { done <- o.runActor(i, ctl, channels, eventfds, minders) }()
 	}
 	var minded []*eventloop.Minder
-	runtime.LockOSThread()
+	var counted []func()
 	for left := len(mine); left > 0; {
 		select {
 		case m := <-minders:
@@ -130,28 +135,33 @@ func (o *order) run() (*report, error) {
 				return r, d.err
 			}
 			r.Actors = append(r.Actors, d.report)
+			counted = append(counted, d.warmups)
 			left--
 			continue
 		default:
 		}
 		// Not a Go timer, which would wake two or three threads instead of one.
-		linux.Pin()
 		for _, m := range minded {
 			m.Look()
 		}
+		linux.Pin()
 		linux.SleepFor(mindEvery)
 		linux.Unpin()
 	}
 	for _, m := range minded {
 		m.Account()
 	}
+	for _, warmups := range counted {
+		warmups()
+	}
 	r.Collections = collections() - before
 	return r, nil
 }
 
 type outcome struct {
-	report actorReport
-	err    error
+	report  actorReport
+	warmups func() // copies the counts of the warm-ups, when those are complete
+	err     error
 }
 
 // collections returns how many garbage collections this process has done. It
@@ -176,9 +186,12 @@ func (a *actorPlan) become() (result.Actor, error) {
 }
 
 // stats returns a slot for each window, and the phases that they fill.
-func (p *plan) stats(a *actorPlan) ([]*eventloop.Stats, []phaseReport) {
+func (p *Plan) stats(a *actorPlan) ([]*eventloop.Stats, []phaseReport) {
 	phases := make([]phaseReport, len(p.Scenario.Phases))
-	scratch := eventloop.NewStats()
+	scratch := &eventloop.Stats{}
+	if a.Kind == subscriber {
+		scratch = eventloop.NewStats()
+	}
 	windows := make([]*eventloop.Stats, len(p.Windows))
 	for i, w := range p.Windows {
 		switch {
@@ -187,7 +200,9 @@ func (p *plan) stats(a *actorPlan) ([]*eventloop.Stats, []phaseReport) {
 		case w.Kind == warmingUp:
 			windows[i] = &eventloop.Stats{Histograms: scratch.Histograms}
 		default:
-			phases[w.Phase].Histograms = result.NewHistograms()
+			if a.Kind == subscriber {
+				phases[w.Phase].Histograms = result.NewHistograms()
+			}
 			windows[i] = &phases[w.Phase].Stats
 		}
 	}
@@ -195,7 +210,7 @@ func (p *plan) stats(a *actorPlan) ([]*eventloop.Stats, []phaseReport) {
 }
 
 // warmups copies what the warm-up windows counted into their phases.
-func (p *plan) warmups(windows []*eventloop.Stats, phases []phaseReport) {
+func (p *Plan) warmups(windows []*eventloop.Stats, phases []phaseReport) {
 	for i, w := range p.Windows {
 		if w.Kind == warmingUp {
 			phases[w.Phase].Warmup = windows[i].Counts
@@ -248,12 +263,11 @@ func (o *order) runActor(i int, ctl *control, channels []*channel.Channel, event
 		}
 		d.report.Total, d.report.Cancelled = sub.Total, sub.Cancelled
 	}
-	p.warmups(windows, phases)
-	d.report.Phases = phases
+	d.report.Phases, d.warmups = phases, func() { p.warmups(windows, phases) }
 	return d
 }
 
-func (p *plan) publisherConfig(a *actorPlan, channels []*channel.Channel, eventfds []*os.File) eventloop.PublisherConfig {
+func (p *Plan) publisherConfig(a *actorPlan, channels []*channel.Channel, eventfds []*os.File) eventloop.PublisherConfig {
 	pub := &p.Scenario.Publishers[a.Entry]
 	c := eventloop.PublisherConfig{
 		Rate: float64(pub.Rate), Arrival: arrivals[pub.Arrival], Burst: pub.Burst,

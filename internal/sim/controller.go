@@ -61,10 +61,10 @@ func (o Options) list() (l []string) {
 // the scenario: nothing has started.
 var ErrCannot = errors.New("cannot run here")
 
-// Run runs the scenario. The error is one of the scenario's (*scenarios.Error) or
-// wraps ErrCannot, and then there is no result; a run that began always gives one,
-// with Interrupted or Broken set where it did not end as it should.
-func Run(ctx context.Context, s *scenarios.Scenario, o Options) (*result.Result, error) {
+// Prepare lays the scenario out on this machine and finds out by doing whether this
+// kernel and this user can run it. Its error is one of the scenario's
+// (*scenarios.Error), or wraps ErrUsage or ErrCannot. Nothing has started then.
+func Prepare(s *scenarios.Scenario, o Options) (*Plan, error) {
 	cpus, err := linux.Affinity()
 	if err != nil {
 		return nil, err
@@ -72,31 +72,39 @@ func Run(ctx context.Context, s *scenarios.Scenario, o Options) (*result.Result,
 	if o.Duration > 0 {
 		s.Duration = scenarios.Duration(o.Duration)
 	}
+	usable := func(cpu int) bool {
+		return slices.Contains(cpus, cpu) || apart(func() error { _, err := linux.SetAffinity([]int{cpu}); return err }) == nil
+	}
 	for _, c := range o.CPUs {
-		if !slices.Contains(cpus, c) {
+		if !usable(c) {
 			return nil, fmt.Errorf("%w: --affinity: CPU %d is not there or not allowed here; there are %s", ErrUsage, c, FormatCPUs(cpus))
 		}
 	}
-	p, err := newPlan(s, o, cpus)
+	p, err := newPlan(s, o, cpus, usable)
 	if err != nil {
 		return nil, err
 	}
-	if err := p.possible(); err != nil {
-		return nil, err
-	}
+	return p, p.possible()
+}
+
+// Run runs the plan. A run that began always gives a result, with Interrupted or
+// Broken set where it did not end as it should; the error wraps ErrCannot.
+func (p *Plan) Run(ctx context.Context) (*result.Result, error) {
 	// Actor processes are tied to the thread that starts them.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	// A collection would stop the watchdog's thread, and be stopped by starved ones;
-	// and that thread and its canary keep their Ps.
+	// A collection would stop the watchdog's thread, and be stopped by starved ones:
+	// there is one only if a run is very long. That thread and its canary keep their Ps.
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(512 << 20))
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(runtime.NumCPU() + 4))
 	// What this thread starts, and it itself, stays off the actors' CPUs.
 	if _, err := linux.SetAffinity(p.Housekeeping); err != nil {
 		return nil, err
 	}
-	defer linux.SetAffinity(cpus)
+	defer linux.SetAffinity(p.CPUs)
 
+	s, o := p.Scenario, p.Options
 	r := &result.Result{
 		Schema: result.Schema, Started: time.Now().Format(time.RFC3339),
 		Scenario:    result.Scenario{Name: s.Name, SHA256: s.SHA256(), Text: s.Text, Options: o.list()},
@@ -111,14 +119,14 @@ func Run(ctx context.Context, s *scenarios.Scenario, o Options) (*result.Result,
 	for i := range max(1, o.Runs) {
 		c := &controller{plan: p, options: o, number: i}
 		run, err := c.run(ctx)
+		if errors.Is(err, ErrCannot) && i == 0 {
+			return nil, err
+		}
 		r.Runs = append(r.Runs, run)
 		runtime.GC() // between runs nobody is starved
 		if ctx.Err() != nil {
 			r.Interrupted = true
 			break
-		}
-		if errors.Is(err, ErrCannot) && i == 0 {
-			return nil, err
 		}
 		if err != nil {
 			r.Broken = err.Error()
@@ -132,50 +140,68 @@ func Run(ctx context.Context, s *scenarios.Scenario, o Options) (*result.Result,
 // can follow.
 var ErrUsage = errors.New("wrong usage")
 
-// possible finds out by doing whether this kernel and this user can run the plan.
-func (p *plan) possible() error {
-	var result error
-	done := make(chan struct{})
+// apart calls f on a thread of its own, which ends with it and takes along what f
+// did to it.
+func apart(f func() error) error {
+	done := make(chan error)
 	go func() {
-		defer close(done)
-		// Never unlocked, so that the thread ends with the policies it tried.
-		runtime.LockOSThread()
-		for i := range p.Actors {
-			a := &p.Actors[i]
-			if a.Kind == subscriber && p.Scenario.Subscribers[a.Entry].Wait != "futex" || a.Kind == publisher && p.Scenario.Publishers[a.Entry].Wake == "io_uring" {
-				if err := uring.Probe(); err != nil {
-					result = fmt.Errorf("%w: %w", ErrCannot, err)
-					return
-				}
-				break
-			}
-		}
-		for _, a := range p.Actors {
-			if _, err := linux.SetSched(a.Sched); err != nil {
-				result = fmt.Errorf("group %q %w: %w", a.Group, ErrCannot, err)
-				return
-			}
-		}
+		runtime.LockOSThread() // never unlocked
+		done <- f()
 	}()
-	<-done
-	return result
+	return <-done
+}
+
+// possible finds out by doing whether this kernel and this user can run the plan.
+func (p *Plan) possible() error {
+	for i := range p.Actors {
+		a := &p.Actors[i]
+		s := p.Scenario
+		if a.Kind == subscriber && s.Subscribers[a.Entry].Wait != "futex" || a.Kind == publisher && s.Publishers[a.Entry].Wake == "io_uring" ||
+			a.Kind == load && s.Loads[a.Entry].Kind == "slab" {
+			if err := apart(uring.Probe); err != nil {
+				return fmt.Errorf("%w: %w", ErrCannot, err)
+			}
+			break
+		}
+	}
+	tried := map[linux.Sched]bool{}
+	for i := range p.Actors {
+		a := &p.Actors[i]
+		if tried[a.Sched] {
+			continue
+		}
+		tried[a.Sched] = true
+		switch err := apart(func() error { _, err := linux.SetSched(a.Sched); return err }); {
+		case errors.Is(err, linux.ErrInvalid):
+			return p.Scenario.Errorf(a.Kind, a.Entry, "policy", "%s: this kernel does not take these values", err)
+		case err != nil:
+			return fmt.Errorf("group %q %w: %w", a.Group, ErrCannot, err)
+		}
+	}
+	if highest := p.highest(); highest > 0 {
+		if err := apart(func() error { return above(highest) }); err != nil {
+			return fmt.Errorf("%w: %w", ErrCannot, err)
+		}
+	}
+	return nil
 }
 
 // process is an actor process as the controller has it.
 type process struct {
 	processPlan
-	cmd    *exec.Cmd
-	stdout bytes.Buffer
-	stderr bytes.Buffer
-	report *report     // once it has ended in order
-	err    error       // how it ended otherwise
-	ended  bool        // the controller took notice
-	gone   atomic.Bool // the process was reaped: its number may be another's
+	cmd      *exec.Cmd
+	stdout   bytes.Buffer
+	stderr   bytes.Buffer
+	report   *report     // once it has ended in order
+	err      error       // how it ended otherwise
+	external bool        // runs external programs
+	ended    bool        // the controller took notice
+	gone     atomic.Bool // the process was reaped: its number may be another's
 }
 
 // controller leads one run.
 type controller struct {
-	plan      *plan
+	plan      *Plan
 	options   Options
 	number    int
 	control   *control
@@ -184,7 +210,9 @@ type controller struct {
 	exits     chan *process
 	eventfds  []*os.File
 
-	base   []uint32 // words up to which everything is accounted for
+	words  []uint32 // as they were last looked at
+	moved  []uint64 // by how much each channel's word has moved
+	base   []uint64 // moved, as it was when the current window began
 	counts []uint64 // what each subscriber had counted by then
 	phases []phaseTruth
 	done   time.Duration // of all windows, for progress
@@ -193,7 +221,7 @@ type controller struct {
 // phaseTruth is what the controller itself saw of a measured window.
 type phaseTruth struct {
 	duration  int64
-	published []uint32 // by channel: how far the word moved
+	published []uint64 // by channel: how far the word moved
 }
 
 // run leads the actors through all windows. It returns what was measured, and an
@@ -201,7 +229,7 @@ type phaseTruth struct {
 func (c *controller) run(ctx context.Context) (result.Run, error) {
 	err := c.start(ctx)
 	if err == nil {
-		dog, e := startWatchdog(c.plan.highest(), c.plan.CPUs, c.kill)
+		dog, e := startWatchdog(c.plan.highest(), c.plan.Housekeeping, c.kill)
 		if err = e; err == nil {
 			err = c.lead(ctx)
 			c.stop(ctx)
@@ -210,10 +238,7 @@ func (c *controller) run(ctx context.Context) (result.Run, error) {
 			}
 		}
 	}
-	c.kill()
-	for range c.left() {
-		<-c.exits
-	}
+	c.end()
 	for _, f := range c.eventfds {
 		f.Close()
 	}
@@ -241,7 +266,11 @@ func (c *controller) start(ctx context.Context) error {
 	}
 	c.control = newControl(mem)
 	c.channels = p.open(mem, true)
-	c.base = make([]uint32, len(c.channels))
+	c.words = make([]uint32, len(c.channels))
+	c.moved, c.base = make([]uint64, len(c.channels)), make([]uint64, len(c.channels))
+	for i, ch := range c.channels {
+		c.words[i] = ch.Word().Load()
+	}
 	c.counts = make([]uint64, len(p.Actors))
 	inherited := []*os.File{file}
 	for range p.Eventfds {
@@ -269,8 +298,8 @@ func (c *controller) start(ctx context.Context) error {
 }
 
 func (c *controller) spawn(i int, inherited []*os.File) error {
-	p := &process{processPlan: c.plan.Processes[i]}
-	orders, err := json.Marshal(order{c.plan, i})
+	p := &process{processPlan: c.plan.Processes[i], external: c.plan.external(i)}
+	orders, err := json.Marshal(order{c.plan, i, os.Getpid()})
 	if err != nil {
 		return err
 	}
@@ -283,9 +312,7 @@ func (c *controller) spawn(i int, inherited []*os.File) error {
 	p.cmd.Env = append(os.Environ(),
 		fmt.Sprintf("GOMAXPROCS=%d", len(p.Actors)+4),
 		"GODEBUG="+strings.TrimPrefix(os.Getenv("GODEBUG")+",asyncpreemptoff=1", ","))
-	a := &c.plan.Actors[p.Actors[0]]
-	external := a.Kind == load && c.plan.Scenario.Loads[a.Entry].Kind == "command"
-	linux.TieToParent(p.cmd, external)
+	linux.TieToParent(p.cmd, p.external)
 	if err := p.cmd.Start(); err != nil {
 		return fmt.Errorf("starting an actor process of group %q: %w", p.Group, err)
 	}
@@ -308,6 +335,12 @@ func (c *controller) spawn(i int, inherited []*os.File) error {
 		c.exits <- p
 	}()
 	return nil
+}
+
+// external says whether a process runs external programs.
+func (p *Plan) external(process int) bool {
+	a := &p.Actors[p.Processes[process].Actors[0]]
+	return a.Kind == load && p.Scenario.Loads[a.Entry].Kind == "command"
 }
 
 // tail returns the end of what a process said on its standard error.
@@ -357,7 +390,7 @@ func (c *controller) until(ctx context.Context, limit time.Duration, what string
 }
 
 // groups names the groups of some actors for a message.
-func (p *plan) groups(actors []int) string {
+func (p *Plan) groups(actors []int) string {
 	var names []string
 	for _, i := range actors {
 		names = append(names, fmt.Sprintf("group %q", p.Actors[i].Group))
@@ -367,7 +400,7 @@ func (p *plan) groups(actors []int) string {
 }
 
 // realTimeGroups names the groups that have a real-time policy.
-func (p *plan) realTimeGroups() string {
+func (p *Plan) realTimeGroups() string {
 	var actors []int
 	for i := range p.Actors {
 		if p.Actors[i].Sched.Policy.RealTime() {
@@ -432,11 +465,20 @@ func (c *controller) prepare(ctx context.Context, w uint32) error {
 	return err
 }
 
+// follow adds up how far the words move. It has to be called before one can come
+// around to where it was.
+func (c *controller) follow() {
+	for i, ch := range c.channels {
+		word := ch.Word().Load()
+		c.moved[i] += uint64(ch.Distance(c.words[i], word))
+		c.words[i] = word
+	}
+}
+
 // account starts to count from where everything is now.
 func (c *controller) account() {
-	for i, ch := range c.channels {
-		c.base[i] = ch.Word().Load()
-	}
+	c.follow()
+	copy(c.base, c.moved)
 	for i := range c.plan.Actors {
 		p, _, _ := c.control.actor(i)
 		c.counts[i] = p.Count.Load()
@@ -454,24 +496,25 @@ func (c *controller) measure(ctx context.Context, w uint32) error {
 	start := linux.Now() + int64(notice)
 	c.set(w, start, start+int64(length))
 	broken := c.sleep(ctx, win, length)
-	if broken != nil {
-		if broken != ctx.Err() {
-			return broken
-		}
+	if broken == nil {
+		broken = c.settle(ctx, w)
+	}
+	if broken != nil && broken == ctx.Err() {
 		// The user wants to end: what was published until now still counts.
-		c.control.windows.End.Store(uint64(min(linux.Now(), start+int64(length))))
+		c.control.windows.End.Store(uint64(max(start, min(linux.Now(), start+int64(length)))))
 		limit, cancel := context.WithTimeout(context.Background(), interruptLimit)
 		defer cancel()
-		ctx = limit
+		// Where it does not settle the accounts will show it.
+		_ = c.settle(limit, w)
+	} else if broken != nil {
+		return broken
 	}
 	c.done += length
-	if err := c.settle(ctx, w); err != nil && broken == nil {
-		return err
-	}
 	if win.Kind == measuring {
 		truth := phaseTruth{duration: int64(c.control.windows.End.Load()) - start}
-		for i, ch := range c.channels {
-			truth.published = append(truth.published, ch.Distance(c.base[i], ch.Word().Load()))
+		c.follow()
+		for i := range c.channels {
+			truth.published = append(truth.published, c.moved[i]-c.base[i])
 		}
 		c.phases = append(c.phases, truth)
 	}
@@ -490,9 +533,11 @@ func (c *controller) sleep(ctx context.Context, win window, length time.Duration
 	if c.options.Runs > 1 {
 		phase = fmt.Sprintf("run %d, %s", c.number+1, phase)
 	}
-	ticks := time.NewTicker(250 * time.Millisecond)
+	ticks, over := time.NewTicker(250*time.Millisecond), time.NewTimer(notice+length)
 	defer ticks.Stop()
+	defer over.Stop()
 	for {
+		c.follow()
 		left := time.Until(end)
 		if left <= 0 {
 			return nil
@@ -508,7 +553,7 @@ func (c *controller) sleep(ctx context.Context, win window, length time.Duration
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-ticks.C:
-		case <-time.After(left):
+		case <-over.C:
 		}
 	}
 }
@@ -531,10 +576,7 @@ func (c *controller) settle(ctx context.Context, w uint32) error {
 	for _, s := range c.plan.Scenario.Subscribers {
 		work = max(work, s.Work)
 	}
-	counted := make([]uint64, len(c.channels))
-	for i, ch := range c.channels {
-		counted[i] = uint64(ch.Distance(c.base[i], ch.Word().Load()))
-	}
+	c.follow()
 	err = c.until(ctx, stallLimit+2*time.Duration(work), "handle what was published", func() (slow []int) {
 		for i, a := range c.plan.Actors {
 			if a.Kind != subscriber || !a.Active[w-1] {
@@ -542,7 +584,7 @@ func (c *controller) settle(ctx context.Context, w uint32) error {
 			}
 			expected := c.counts[i]
 			for _, ch := range a.Channels {
-				expected += counted[ch]
+				expected += c.moved[ch] - c.base[ch]
 			}
 			if p, _, _ := c.control.actor(i); p.Count.Load() < expected {
 				slow = append(slow, i)
@@ -588,11 +630,34 @@ func (c *controller) left() (n int) {
 	return n
 }
 
-// kill ends all actor processes at once. It does nothing but system calls: the
+// end ends what is left of the actor processes, and waits until they are gone.
+func (c *controller) end() {
+	c.kill()
+	force := time.After(time.Second)
+	for range c.left() {
+		select {
+		case <-c.exits:
+		case <-force:
+			for _, p := range c.processes {
+				if !p.gone.Load() {
+					linux.KillGroup(p.cmd)
+				}
+			}
+			<-c.exits
+		}
+	}
+}
+
+// kill ends all actor processes at once; those that run an external program are
+// asked to, as only they know its process group. It does nothing but system calls: the
 // watchdog uses it when there is no CPU for anything else.
 func (c *controller) kill() {
 	for _, p := range c.processes {
-		if !p.gone.Load() {
+		switch {
+		case p.gone.Load():
+		case p.external:
+			linux.TerminateGroup(p.cmd)
+		default:
 			linux.KillGroup(p.cmd)
 		}
 	}

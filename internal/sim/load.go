@@ -169,7 +169,7 @@ func (l *loadThread) slab(p eventloop.Progress) error {
 	if err != nil {
 		return err
 	}
-	defer ring.Close(0)
+	defer ring.Close()
 	mem, err := linux.MapAnonymous(os.Getpagesize())
 	if err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 	"aossim/channel"
 	"aossim/eventloop"
 	"aossim/internal/linux"
+	"aossim/internal/result"
 	"aossim/internal/uring"
 	"aossim/scenarios"
 )
@@ -21,10 +22,11 @@ const (
 	load       = "load"
 )
 
-// plan is a scenario laid out on this machine: who runs where, in which process,
+// Plan is a scenario laid out on this machine: who runs where, in which process,
 // and where in the shared memory everything lies. Actor processes get it as JSON.
-type plan struct {
+type Plan struct {
 	Scenario  *scenarios.Scenario
+	Options   Options  `json:"-"`
 	Windows   []window // number 1 is the first
 	Channels  []channelPlan
 	Actors    []actorPlan
@@ -81,6 +83,10 @@ type processPlan struct {
 	Actors []int
 }
 
+// maxEventfds keeps the eventfds, which every process inherits, below the usual limit
+// of 1,024 files.
+const maxEventfds = 900
+
 // Layout of the control block at the start of the shared memory. The controller
 // writes its two lines, each actor its own.
 //
@@ -112,8 +118,18 @@ func (c *control) actor(i int) (p eventloop.Progress, ready func() bool, setRead
 		func() { line[2].Store(1) }
 }
 
+// count returns how many actors there are of a kind.
+func (p *Plan) count(kind string) (n int) {
+	for _, a := range p.Actors {
+		if a.Kind == kind {
+			n++
+		}
+	}
+	return n
+}
+
 // size returns how many bytes of shared memory the plan takes.
-func (p *plan) size() int {
+func (p *Plan) size() int {
 	size := actorsOffset + lineSize*len(p.Actors)
 	for i := range p.Channels {
 		size += p.Channels[i].Config.Size()
@@ -124,7 +140,7 @@ func (p *plan) size() int {
 
 // open returns the plan's channels in shared memory, laid out first where create
 // is set.
-func (p *plan) open(mem []byte, create bool) []*channel.Channel {
+func (p *Plan) open(mem []byte, create bool) []*channel.Channel {
 	list := make([]*channel.Channel, len(p.Channels))
 	for i, c := range p.Channels {
 		part := mem[c.Offset : c.Offset+c.Config.Size()]
@@ -137,10 +153,11 @@ func (p *plan) open(mem []byte, create bool) []*channel.Channel {
 	return list
 }
 
-// newPlan lays s out on the CPUs given. It returns an error that names a line of
-// the scenario where this machine has no room for it.
-func newPlan(s *scenarios.Scenario, o Options, cpus []int) (*plan, error) {
-	p := &plan{Scenario: s, Lock: !o.NoRT, CPUs: cpus}
+// newPlan lays s out on the CPUs given; a CPU that is named may be another one that is
+// usable, such as an isolated one. It returns an error that names a line of the
+// scenario where this machine has no room for it.
+func newPlan(s *scenarios.Scenario, o Options, cpus []int, usable func(cpu int) bool) (*Plan, error) {
+	p := &Plan{Scenario: s, Options: o, Lock: !o.NoRT, CPUs: cpus}
 	for phase := range s.Phases {
 		p.Windows = append(p.Windows, window{phase, preparing})
 		if o.Warmup > 0 {
@@ -157,7 +174,7 @@ func newPlan(s *scenarios.Scenario, o Options, cpus []int) (*plan, error) {
 			})
 		}
 	}
-	if err := p.addActors(s, o, cpus, byName); err != nil {
+	if err := p.addActors(s, o, usable, byName); err != nil {
 		return nil, err
 	}
 	p.Housekeeping = p.housekeeping(cpus)
@@ -167,7 +184,11 @@ func newPlan(s *scenarios.Scenario, o Options, cpus []int) (*plan, error) {
 		p.Channels[i].Config.Publishers = max(1, p.Channels[i].Config.Publishers)
 		offset += p.Channels[i].Config.Size()
 	}
-	if total := linux.MemoryTotal(); total > 0 && uint64(p.size()) > total/2 {
+	total := linux.MemoryTotal()
+	if histograms := uint64(result.HistogramsSize * len(s.Phases) * p.count(subscriber)); total > 0 && histograms > total/2 {
+		return nil, s.Errorf("subscriber", 0, "count", "the histograms of %d subscribers in %d phases would take %d MiB, more than half of this machine's %d MiB", p.count(subscriber), len(s.Phases), histograms>>20, total>>20)
+	}
+	if total > 0 && uint64(p.size()) > total/2 {
 		largest := 0
 		for i, c := range s.Channels {
 			if c.Count*c.QueueSize*c.MaxSize > s.Channels[largest].Count*s.Channels[largest].QueueSize*s.Channels[largest].MaxSize {
@@ -179,7 +200,8 @@ func newPlan(s *scenarios.Scenario, o Options, cpus []int) (*plan, error) {
 	return p, nil
 }
 
-func (p *plan) addActors(s *scenarios.Scenario, o Options, cpus []int, byName map[string][]int) error {
+func (p *Plan) addActors(s *scenarios.Scenario, o Options, usable func(cpu int) bool, byName map[string][]int) error {
+	cpus := p.CPUs
 	random := rand.New(rand.NewPCG(s.Seed, 1))
 	waiters := make([]int, len(p.Channels))
 	byGroup := map[string]int{} // process of a group
@@ -191,8 +213,8 @@ func (p *plan) addActors(s *scenarios.Scenario, o Options, cpus []int, byName ma
 			return s.Errorf(m.Table, m.Index, "policy", "%s", err)
 		}
 		for _, c := range m.CPUs {
-			if !slices.Contains(cpus, c) {
-				return s.Errorf(m.Table, m.Index, "cpus", "CPU %d is not there or not allowed here; there are %v", c, cpus)
+			if !usable(c) {
+				return s.Errorf(m.Table, m.Index, "cpus", "CPU %d is not there or not allowed here; there are %s", c, FormatCPUs(cpus))
 			}
 		}
 		if m.Table == load && s.Loads[m.Index].Kind == "command" {
@@ -233,6 +255,9 @@ func (p *plan) addActors(s *scenarios.Scenario, o Options, cpus []int, byName ma
 				for _, c := range a.Channels {
 					number = max(number, waiters[c])
 					if sub.Wait == "eventfd" {
+						if p.Eventfds == maxEventfds {
+							return s.Errorf(m.Table, m.Index, "wait", "\"eventfd\" takes a file for each subscriber and channel, and there are more than %d; use \"io_uring\"", maxEventfds)
+						}
 						a.Eventfds = append(a.Eventfds, p.Eventfds)
 						p.Channels[c].Eventfds = append(p.Channels[c].Eventfds, p.Eventfds)
 						p.Eventfds++
@@ -274,10 +299,10 @@ func (p *plan) addActors(s *scenarios.Scenario, o Options, cpus []int, byName ma
 }
 
 // housekeeping returns CPUs that have no real-time actor; or else those that have
-// no real-time subscriber, as publishers are woken by a timer of their own CPU while
+// no real-time subscriber or load, as publishers are woken by a timer of their own CPU while
 // a subscriber's CPU has to be interrupted from another when it runs something else; or else all.
-func (p *plan) housekeeping(cpus []int) []int {
-	for _, kinds := range [][]string{{publisher, subscriber}, {subscriber}} {
+func (p *Plan) housekeeping(cpus []int) []int {
+	for _, kinds := range [][]string{{publisher, subscriber, load}, {subscriber, load}} {
 		var free []int
 		for _, c := range cpus {
 			if !slices.ContainsFunc(p.Actors, func(a actorPlan) bool {
@@ -302,8 +327,8 @@ func schedOf(m *scenarios.Member, o Options) (linux.Sched, error) {
 	s := linux.Sched{Policy: policy, Priority: m.Priority, Nice: m.Nice,
 		Runtime: int64(m.Runtime), Deadline: int64(m.Deadline), Period: int64(m.Period)}
 	switch {
-	case o.NoRT && policy.RealTime():
-		return linux.Sched{Policy: linux.Other, Nice: m.Nice}, nil
+	case o.NoRT:
+		return linux.Sched{Policy: linux.Other}, nil
 	case o.Priority != 0 && (policy == linux.FIFO || policy == linux.RR):
 		s.Priority = o.Priority
 	}
@@ -312,7 +337,7 @@ func schedOf(m *scenarios.Member, o Options) (linux.Sched, error) {
 
 // subscriberConfig is the event loop of a subscriber, without what needs the
 // shared memory.
-func (p *plan) subscriberConfig(a *actorPlan) (eventloop.SubscriberConfig, error) {
+func (p *Plan) subscriberConfig(a *actorPlan) (eventloop.SubscriberConfig, error) {
 	sub := &p.Scenario.Subscribers[a.Entry]
 	c := eventloop.SubscriberConfig{
 		Wait: waits[sub.Wait], Combined: sub.Submit == "combined", Mask: a.Mask, Work: int64(sub.Work), Active: a.Active,

@@ -71,7 +71,11 @@ func simulate(t testing.TB, text string, o Options) *result.Result {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	r, err := Run(ctx, s, o)
+	p, err := Prepare(s, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := p.Run(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -225,6 +229,16 @@ func TestSlowSubscriber(t *testing.T) {
 	}
 }
 
+// TestBacklog: a subscriber that has more to do after the phase than the longest
+// silence that is taken for a hang is waited for.
+func TestBacklog(t *testing.T) {
+	r := simulate(t, pair("", "work = \"4ms\""), Options{Duration: time.Second})
+	pass(t, r)
+	if g := group(t, r, 0, "rt"); g.Overrun == 0 || g.Handled < 1024 {
+		t.Errorf("handled %d, overrun %d: there was no backlog of a whole queue", g.Handled, g.Overrun)
+	}
+}
+
 // TestLoads: every kind of load does something, and ends.
 func TestLoads(t *testing.T) {
 	for _, kind := range []string{"timer", "net", "fork", "memory", "slab", "cpu", "command"} {
@@ -348,7 +362,7 @@ func TestNoRoom(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = Run(t.Context(), s, Options{})
+		_, err = Prepare(s, Options{})
 		var e *scenarios.Error
 		if !errors.As(err, &e) || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)
@@ -358,7 +372,7 @@ func TestNoRoom(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Run(t.Context(), s, Options{CPUs: []int{1023}}); !errors.Is(err, ErrUsage) {
+	if _, err := Prepare(s, Options{CPUs: []int{1023}}); !errors.Is(err, ErrUsage) {
 		t.Errorf("--affinity 1023: %v", err)
 	}
 }
@@ -369,7 +383,7 @@ func TestHousekeeping(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ cpus, want []int }{{[]int{0}, []int{0}}, {[]int{0, 1}, []int{0}}, {[]int{2, 3, 4, 5}, []int{4, 5}}} {
-		p, err := newPlan(s, Options{}, c.cpus)
+		p, err := newPlan(s, Options{}, c.cpus, func(int) bool { return true })
 		if err != nil {
 			t.Fatal(err)
 		}

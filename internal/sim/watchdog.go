@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"fmt"
 	"runtime"
 	"sync/atomic"
 	"time"
@@ -28,7 +29,8 @@ const (
 
 // startWatchdog starts the watchdog above actors of at most the priority given, 0
 // where none is real-time. bite must do nothing but system calls, since nothing else
-// may get a CPU. All its threads may run on any of cpus.
+// may get a CPU. The canary runs on cpus, like the controller: what starves it keeps
+// the controller from ending the run.
 func startWatchdog(priority int, cpus []int, bite func()) (*watchdog, error) {
 	w := &watchdog{ended: make(chan struct{})}
 	started := make(chan error, 1)
@@ -36,14 +38,12 @@ func startWatchdog(priority int, cpus []int, bite func()) (*watchdog, error) {
 		defer close(w.ended)
 		// Never unlocked: the thread ends with its goroutine, and its policy with it.
 		runtime.LockOSThread()
-		_, err := linux.SetAffinity(cpus)
-		if err == nil && priority > 0 {
+		var err error
+		if priority > 0 {
 			err = above(priority)
 		}
 		if started <- err; err == nil {
-			linux.Pin()
 			w.watch(bite)
-			linux.Unpin()
 		}
 	}()
 	go func() {
@@ -51,12 +51,10 @@ func startWatchdog(priority int, cpus []int, bite func()) (*watchdog, error) {
 		if _, err := linux.SetAffinity(cpus); err != nil {
 			return
 		}
-		linux.Pin()
 		for !w.stop.Load() {
 			w.canary.Add(1)
-			linux.SleepFor(int64(tick))
+			sleepTick()
 		}
-		linux.Unpin()
 	}()
 	if err := <-started; err != nil {
 		w.stop.Store(true)
@@ -65,23 +63,33 @@ func startWatchdog(priority int, cpus []int, bite func()) (*watchdog, error) {
 	return w, nil
 }
 
+// sleepTick sleeps in a raw system call that no signal of the Go scheduler
+// interrupts; between two of them a collection can go on.
+func sleepTick() {
+	linux.Pin()
+	linux.SleepFor(int64(tick))
+	linux.Unpin()
+}
+
 // above gives the calling thread a policy that runs before actors of a priority.
-// SCHED_DEADLINE goes before every priority of SCHED_FIFO (sched(7)); where a cpuset
-// or the bandwidth given away already refuses it, the highest priority has to do.
+// SCHED_DEADLINE goes before every priority of SCHED_FIFO (sched(7)).
 func above(priority int) error {
 	if priority < 99 {
 		_, err := linux.SetSched(linux.Sched{Policy: linux.FIFO, Priority: priority + 1})
+		if err != nil {
+			err = fmt.Errorf("the watchdog above priority %d: %w", priority, err)
+		}
 		return err
 	}
 	_, err := linux.SetSched(linux.Sched{Policy: linux.Deadline, Runtime: 1_000_000, Deadline: int64(tick), Period: int64(tick)})
 	if err != nil {
-		_, err = linux.SetSched(linux.Sched{Policy: linux.FIFO, Priority: 99})
+		err = fmt.Errorf("the watchdog above priority 99: %w; allow it all CPUs, or give no actor more than 98", err)
 	}
 	return err
 }
 
 // highest returns the highest priority of any actor; deadline goes before all.
-func (p *plan) highest() (highest int) {
+func (p *Plan) highest() (highest int) {
 	for _, a := range p.Actors {
 		if a.Sched.Policy == linux.Deadline {
 			return 99
@@ -96,7 +104,7 @@ func (p *plan) highest() (highest int) {
 func (w *watchdog) watch(bite func()) {
 	last, still := w.canary.Load(), 0
 	for !w.stop.Load() {
-		linux.SleepFor(int64(tick))
+		sleepTick()
 		now := w.canary.Load()
 		if now != last {
 			last, still = now, 0

@@ -23,7 +23,8 @@ const (
 // SetupFlags are the flags of io_uring_setup(2).
 type SetupFlags uint32
 
-// The set-up flags that keep a failed arm's -EAGAIN inline with its submission.
+// The set-up flags that this program knows. IORING_SETUP_SQPOLL is not among them:
+// its thread would submit, and a failed arm's -EAGAIN come later than the submission.
 const (
 	CQSize       SetupFlags = 1 << 3
 	Clamp        SetupFlags = 1 << 4

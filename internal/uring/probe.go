@@ -15,7 +15,7 @@ import (
 
 // ErrUnsupported is wrapped by Probe's error where this kernel, or this user on
 // it, cannot run futex waits on an io_uring.
-var ErrUnsupported = errors.New("io_uring futex waits cannot run here")
+var ErrUnsupported = errors.New("no futex waits on an io_uring")
 
 // Probe finds out by doing whether this thread can make a ring and arm a futex
 // wait on it (Linux 6.7). Its error wraps ErrUnsupported and says what is missing
@@ -27,7 +27,7 @@ func probe(op Opcode) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w; %s", ErrUnsupported, err, whyNoRing(err))
 	}
-	defer r.Close(0)
+	defer r.Close()
 	mem, err := linux.MapAnonymous(os.Getpagesize())
 	if err != nil {
 		return err

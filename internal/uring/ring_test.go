@@ -106,8 +106,8 @@ func TestFutex(t *testing.T) {
 				if c := next(t, r); c.Errno() != syscall.EAGAIN {
 					t.Errorf("a vector with a word that differs: %+v", c)
 				}
-				if err := r.Close(0); err != nil {
-					t.Error(err)
+				if cancelled, completed, err := r.Close(); cancelled != 0 || completed != 0 || err != nil {
+					t.Error(cancelled, completed, err)
 				}
 				v.Close()
 			})
@@ -127,8 +127,9 @@ func TestClose(t *testing.T) {
 		if e := r.Enter(0, 0); e != 0 {
 			t.Fatal(e)
 		}
-		if err := r.Close(40); err != nil {
-			t.Fatal(err)
+		linux.FutexWake(w[0], 3, linux.MatchAny, false)
+		if cancelled, completed, err := r.Close(); cancelled != 37 || completed != 3 || err != nil {
+			t.Fatalf("%s: %d cancelled, %d completed of 37 and 3; %v", name, cancelled, completed, err)
 		}
 		if n, e := linux.FutexWake(w[0], linux.WakeAll, linux.MatchAny, false); n != 0 || e != 0 {
 			t.Errorf("%s: %d waiters left after Close, %v", name, n, e)
@@ -154,8 +155,8 @@ func TestPollMultishot(t *testing.T) {
 			t.Fatalf("%+v", c)
 		}
 	}
-	if err := r.Close(1); err != nil {
-		t.Error(err)
+	if cancelled, _, err := r.Close(); cancelled != 1 || err != nil {
+		t.Errorf("%d cancelled, %v", cancelled, err)
 	}
 }
 
@@ -165,7 +166,7 @@ func TestPushFull(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer r.Close(0)
+	defer r.Close()
 	w := words(t, 1)
 	for i := range 4 {
 		if !r.Push(FutexWait(linux.WordAddress(w[0]), 1, 1, FutexU32, uint64(i))) {
@@ -206,7 +207,7 @@ func TestSetupFails(t *testing.T) {
 func TestArmAllocations(t *testing.T) {
 	lockThread(t)
 	r := setup(t, 0)
-	defer r.Close(0)
+	defer r.Close()
 	w := words(t, 1)
 	if n := testing.AllocsPerRun(1000, func() { armAndWake(r, w[0]) }); n != 0 {
 		t.Errorf("arm and wake allocate %g times", n)
@@ -229,7 +230,7 @@ func armAndWake(r *Ring, word *atomic.Uint32) {
 func BenchmarkArmAndWake(b *testing.B) {
 	lockThread(b)
 	r := setup(b, 0)
-	defer r.Close(0)
+	defer r.Close()
 	w := words(b, 1)
 	b.ReportAllocs()
 	for b.Loop() {
@@ -241,7 +242,7 @@ func BenchmarkArmAndWake(b *testing.B) {
 func BenchmarkFailedArm(b *testing.B) {
 	lockThread(b)
 	r := setup(b, 0)
-	defer r.Close(0)
+	defer r.Close()
 	w := words(b, 1)
 	wait := FutexWait(linux.WordAddress(w[0]), 1, linux.MatchAny, WordFlags(true), 1)
 	b.ReportAllocs()

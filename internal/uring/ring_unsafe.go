@@ -37,6 +37,7 @@ type Ring struct {
 	cqMask    uint32
 	tail      uint32 // own copy of *sqTail, ahead of it until Enter
 	submitted uint32 // tail up to which the kernel took requests
+	pending   int    // requests that the kernel took and that will still complete
 	head      uint32 // own copy of *cqHead
 }
 
@@ -103,6 +104,7 @@ func (r *Ring) Enter(wait uint32, flags EnterFlags) syscall.Errno {
 	n, _, e := unix.RawSyscall6(unix.SYS_IO_URING_ENTER, uintptr(r.fd), uintptr(r.tail-r.submitted), uintptr(wait), uintptr(flags), 0, 0)
 	if e == 0 {
 		r.submitted += uint32(n)
+		r.pending += int(n)
 	}
 	return e
 }
@@ -115,41 +117,40 @@ func (r *Ring) Next() (CQE, bool) {
 	c := r.cqes[r.head&r.cqMask]
 	r.head++
 	atomic.StoreUint32(r.cqHead, r.head) // release: the kernel may reuse the slot
+	if c.Flags&CQEMore == 0 {
+		r.pending--
+	}
 	return c, true
 }
 
-// Overflow returns how many completions the kernel had no room for; 0 as long
-// as no more requests are outstanding than the ring has CQEs.
+// Overflow returns how many completions are lost for good, as the kernel had no
+// memory to keep them until there was room (IORING_FEAT_NODROP, Linux 5.5).
 func (r *Ring) Overflow() uint32 { return atomic.LoadUint32(r.overflow) }
 
-// Close cancels what is outstanding, waits until the kernel let go of every
-// word, and releases the ring. outstanding is how many requests will still
-// complete once cancelled. It returns an error where they do not.
-func (r *Ring) Close(outstanding int) error {
+// Close cancels what is pending, waits until the kernel let go of every word, and
+// releases the ring. It returns how many requests were cancelled and how many
+// completed otherwise without having been taken by Next.
+func (r *Ring) Close() (cancelled, completed int, err error) {
 	defer r.release()
-	if outstanding -= r.drain(); outstanding <= 0 {
-		return nil
+	const cancelID = ^uint64(0)
+	if r.pending > 0 && !r.Push(CancelAll(cancelID)) {
+		return 0, 0, fmt.Errorf("closing an io_uring: its submission queue is full")
 	}
-	if !r.Push(CancelAll(0)) {
-		return fmt.Errorf("closing an io_uring: its submission queue is full")
-	}
-	for left := outstanding + 1 - r.drain(); left > 0; left -= r.drain() {
+	for r.pending > 0 || r.Queued() > 0 {
 		if e := r.Enter(1, GetEvents); e != 0 && e != unix.EINTR {
-			return fmt.Errorf("closing an io_uring with %d requests outstanding: io_uring_enter: %w", left, e)
+			return cancelled, completed, fmt.Errorf("closing an io_uring with %d requests pending: io_uring_enter: %w", r.pending, e)
+		}
+		for c, ok := r.Next(); ok; c, ok = r.Next() {
+			switch {
+			case c.UserData == cancelID || c.Flags&CQEMore != 0:
+			case c.Errno() == unix.ECANCELED:
+				cancelled++
+			default:
+				completed++
+			}
 		}
 	}
-	return nil
-}
-
-// drain takes every completion and returns how many requests ended with them.
-func (r *Ring) drain() int {
-	ended := 0
-	for c, ok := r.Next(); ok; c, ok = r.Next() {
-		if c.Flags&CQEMore == 0 {
-			ended++
-		}
-	}
-	return ended
+	return cancelled, completed, nil
 }
 
 func (r *Ring) release() {

@@ -1,0 +1,30 @@
+package channel
+
+// Step is an access of a publisher or a reader to shared memory. Tests stop,
+// interleave and kill at each of them (build tag steps); in a normal build a step is
+// the access and nothing else.
+type Step int
+
+// The steps of Publish, of Claim and of Read, in the order of the code.
+const (
+	StepInvalidate Step = iota // publish: the scratch message loses its queue index
+	StepSum                    // its checksum is written
+	StepBody                   // a word of it is written
+	StepWord                   // the word is loaded
+	StepSlot                   // the slot is loaded
+	StepHelp                   // the word is moved on for another publisher
+	StepReplaced               // what the slot is to lose is noted in the line
+	StepIndex                  // the scratch message gets its queue index
+	StepPublish                // the slot names the message: readers can see it
+	StepMove                   // the word is moved on
+	StepScratch                // the line has a new scratch message
+	StepDone                   // nothing is under way any more
+	StepOwner                  // claim: the line's owner is changed
+	StepLine                   // a line is loaded
+	StepReadSlot               // read: the slot is loaded
+	StepReadIndex              // the message's queue index is loaded
+	StepReadSum                // its checksum is loaded
+	StepReadBody               // a word of it is loaded
+	StepReadAgain              // its queue index is loaded again
+	steps
+)
