@@ -5,8 +5,10 @@
 // # Memory
 //
 //	word      64 B  queue index (futex word)            publishers, by CAS
-//	lines     64 B  a publisher: scratch, replaced      that publisher
-//	slots      8 B  each: queue index << 32 | message   publishers, by CAS
+//	lines     64 B  a publisher: scratch, replaced,     that publisher, but
+//	                owner                               see complete
+//	slots      8 B  each: queue index << 32 |           publishers, by CAS
+//	                publisher << 21 | message
 //	messages        each: queue index, checksum,        the publisher whose
 //	                published, scheduled, sequence,     scratch it is
 //	                payload
@@ -32,12 +34,34 @@
 // queue index before and after, so a copy is whole or is not used; a checksum over
 // all of it proves that.
 //
+// # Invariants
+//
+// With w the queue index that the word stands for, in every state between two
+// accesses, whoever was stopped or killed wherever (TestInterleavings visits them all):
+//
+//  1. The word only moves to the next queue index, and only when the slot of the
+//     one before has a message: the two CASes on it in Publish, and the one in help.
+//  2. Slot i mod size has queue index i for every i of the last size before w; but the
+//     oldest may have w already, when a message is published whose word is to be
+//     moved: slots change only by the CAS in Publish, from one lap to the next.
+//  3. A message that a slot names with queue index i has i itself and is whole: the CAS
+//     comes after all stores, and only its own publisher writes to a scratch message.
+//  4. Every message is named by exactly one slot or is one publisher's scratch message.
+//     While a line still names the message that stands in its slot, its scratch message
+//     is the one noted in "replaced": the CAS exchanges the two. Nobody replaces that
+//     message before the line is up to date, so what a dead publisher owns is certain.
+//  5. A message is either readable, or its place has been taken by one of the next lap.
+//  6. For every move of the word there is a wake after it, by who moved it; if that
+//     one died, by who takes its place.
+//  7. Nobody waits: each step of a publisher fails only if another one's succeeded.
+//
 // Go's atomics are sequentially consistent, which the order of these stores
 // relies on; plain stores would do on amd64 only.
 package channel
 
 import (
 	"encoding/binary"
+	"fmt"
 	"hash/crc32"
 	"sync/atomic"
 
@@ -59,12 +83,23 @@ const (
 
 // Config says how large a channel is. MaxSize is the payload in bytes, 8 to 65536;
 // QueueSize the number of messages, a power of two, 2 to 2^20; Publishers how many
-// may publish, at least 1; Start the queue index of the first message (0 unless a
+// may publish, 1 to 2046; Start the queue index of the first message (0 unless a
 // test is about the wrap).
 type Config struct {
 	MaxSize, QueueSize, Publishers int
 	Start                          uint32
 }
+
+// A slot's value: queue index, publisher and message. A message's number in it has
+// room for the largest queue and all publishers.
+const (
+	messageBits = 21
+	nobody      = 1<<(32-messageBits) - 1 // the publisher of messages that were never sent
+)
+
+func indexOf(slot uint64) uint32    { return uint32(slot >> 32) }
+func publisherOf(slot uint64) int   { return int(uint32(slot) >> messageBits) }
+func messageOf(value uint64) uint32 { return uint32(value) & (1<<messageBits - 1) } // of a slot or a line
 
 func (c Config) payloadWords() int { return (c.MaxSize + 7) / 8 }
 
@@ -108,7 +143,7 @@ func Create(mem []byte, c Config) *Channel {
 	// Every slot names a message of the lap before, as if it had been published.
 	index := ch.Add(ch.next(first), -c.QueueSize)
 	for i := range c.QueueSize {
-		ch.slots[index%uint32(c.QueueSize)].Store(uint64(index)<<32 | uint64(i))
+		ch.slots[index%uint32(c.QueueSize)].Store(uint64(index)<<32 | nobody<<messageBits | uint64(i))
 		index = ch.Add(index, 1)
 	}
 	for i := range c.QueueSize + c.Publishers {
@@ -134,9 +169,10 @@ func Open(mem []byte, c Config) *Channel {
 
 // The words of a publisher's line.
 const (
-	lineScratch  = 0 // its scratch message
+	lineScratch  = 0 // how many it has had << 32 | its scratch message
 	lineReplaced = 1 // the slot's value that its publish under way replaces, or noSlot
-	lineWords    = 2
+	lineOwner    = 2 // who publishes here, 0 if nobody
+	lineWords    = 3
 )
 
 func (ch *Channel) line(i int) []atomic.Uint64 {
@@ -187,20 +223,98 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // Publisher sends messages on a channel. It belongs to one thread.
 type Publisher struct {
+	stepper
 	ch      *Channel
+	number  int
 	line    []atomic.Uint64
-	scratch uint32
+	scratch uint64 // as in the line
 	buf     []byte
 }
 
-// Publisher returns the channel's i-th publisher, 0 <= i < Config.Publishers. Two
-// must never use the same i at a time.
-func (ch *Channel) Publisher(i int) *Publisher {
-	line := ch.line(i)
-	return &Publisher{
-		ch: ch, line: line, scratch: uint32(line[lineScratch].Load()),
-		buf: make([]byte, stampSize+8*ch.payloadWords()),
+// Claim makes the caller the channel's i-th publisher, 0 <= i < Config.Publishers.
+// owner is not 0 and names the caller among all processes that ever were; alive says
+// whether another owner can still publish. The place of one that cannot, wherever in
+// Publish it died, is taken over with its scratch message. wake is true then: it may
+// have moved the word, even for another one, and not have woken it, so the caller must. It is an error that another
+// owner holds the place.
+func (ch *Channel) Claim(i int, owner uint64, alive func(owner uint64) bool) (p *Publisher, wake bool, err error) {
+	p = &Publisher{ch: ch, number: i, line: ch.line(i), buf: make([]byte, stampSize+8*ch.payloadWords())}
+	was := p.line[lineOwner].Load()
+	if was != 0 && alive(was) {
+		return nil, false, fmt.Errorf("publisher %d of the channel is taken by process %d", i, was>>32)
 	}
+	if !p.cas(StepOwner, &p.line[lineOwner], was, owner) {
+		return nil, false, fmt.Errorf("publisher %d of the channel was taken a moment ago", i)
+	}
+	p.recover()
+	return p, was != 0, nil
+}
+
+// Release gives the publisher's place up in order.
+func (p *Publisher) Release() { p.line[lineOwner].Store(0) }
+
+// recover finds the scratch message of a publisher that died anywhere in Publish, and
+// does what it had left undone, but for the wake.
+func (p *Publisher) recover() {
+	replaced := p.line[lineReplaced].Load()
+	if replaced == noSlot {
+		p.scratch = p.line[lineScratch].Load()
+		return
+	}
+	// It died between noting what to replace and being done. Its message is published
+	// if it stands in its slot: nobody replaces it there before the line has another.
+	index := p.ch.Add(indexOf(replaced), p.ch.QueueSize)
+	slot := &p.ch.slots[index%uint32(p.ch.QueueSize)]
+	for {
+		p.scratch = p.load(StepLine, &p.line[lineScratch])
+		p.ch.complete(&p.stepper, slot, p.slotValue(index))
+		if p.load(StepLine, &p.line[lineScratch]) == p.scratch {
+			break
+		}
+	}
+	p.store(StepDone, &p.line[lineReplaced], noSlot)
+	p.help()
+}
+
+// complete brings the line of a message's publisher up to date, if the slot still has
+// the message and the line still names it as scratch message: the publisher was stopped,
+// or died, between the two. It is what the publisher does itself next, if it lives.
+func (ch *Channel) complete(s *stepper, slot *atomic.Uint64, value uint64) {
+	line := ch.line(publisherOf(value))
+	scratch := s.load(StepLine, &line[lineScratch])
+	if messageOf(scratch) != messageOf(value) {
+		return
+	}
+	// The publisher may own the message again, by having replaced it. Only while the
+	// slot has it do line and note belong to this publish.
+	replaced := s.load(StepNote, &line[lineReplaced])
+	if s.load(StepSlot, slot) == value {
+		s.cas(StepScratch, &line[lineScratch], scratch, successor(scratch, replaced))
+	}
+}
+
+// successor is what a line has for its scratch message after an exchange; it counts,
+// so that it never has the same value again.
+func successor(scratch, replaced uint64) uint64 {
+	return (scratch>>32+1)<<32 | uint64(messageOf(replaced))
+}
+
+// help moves the word on where a message stands in its slot already.
+func (p *Publisher) help() {
+	ch := p.ch
+	for {
+		word := p.load32(StepWord, ch.word)
+		next := ch.next(word)
+		if indexOf(p.load(StepSlot, &ch.slots[next%uint32(ch.QueueSize)])) != next {
+			return
+		}
+		p.cas32(StepHelp, ch.word, word, ch.Add(next, 1))
+	}
+}
+
+// slotValue is what the publisher puts into a slot.
+func (p *Publisher) slotValue(index uint32) uint64 {
+	return uint64(index)<<32 | uint64(p.number)<<messageBits | uint64(messageOf(p.scratch))
 }
 
 // Payload is where the next message's payload is written before Publish; it
@@ -214,21 +328,21 @@ func (p *Publisher) Publish(m Message) (moved bool) {
 	binary.NativeEndian.PutUint64(p.buf, uint64(m.Published))
 	binary.NativeEndian.PutUint64(p.buf[8:], uint64(m.Scheduled))
 	binary.NativeEndian.PutUint64(p.buf[16:], m.Sequence)
-	msg := ch.message(p.scratch)
+	msg := ch.message(messageOf(p.scratch))
 	// A reader that still copies what this message was must see it go first.
-	msg[0].Store(uint64(Nothing))
-	msg[1].Store(uint64(crc32.Checksum(p.buf, castagnoli)))
+	p.store(StepInvalidate, &msg[0], uint64(Nothing))
+	p.store(StepSum, &msg[1], uint64(crc32.Checksum(p.buf, castagnoli)))
 	for i := range msg[wordsFixed:] {
-		msg[wordsFixed+i].Store(binary.NativeEndian.Uint64(p.buf[8*i:]))
+		p.store(StepBody, &msg[wordsFixed+i], binary.NativeEndian.Uint64(p.buf[8*i:]))
 	}
 	for {
-		word := ch.word.Load()
+		word := p.load32(StepWord, ch.word)
 		next := ch.next(word)
 		slot := &ch.slots[next%uint32(ch.QueueSize)]
-		old := slot.Load()
-		switch uint32(old >> 32) {
+		old := p.load(StepSlot, slot)
+		switch indexOf(old) {
 		case next: // taken, and its publisher has not moved the word yet
-			if ch.word.CompareAndSwap(word, ch.Add(next, 1)) {
+			if p.cas32(StepHelp, ch.word, word, ch.Add(next, 1)) {
 				moved = true
 			}
 			continue
@@ -236,17 +350,23 @@ func (p *Publisher) Publish(m Message) (moved bool) {
 		default: // the word moved on since it was loaded
 			continue
 		}
-		p.line[lineReplaced].Store(old)
-		msg[0].Store(uint64(next))
-		if !slot.CompareAndSwap(old, uint64(next)<<32|uint64(p.scratch)) {
+		p.store(StepReplaced, &p.line[lineReplaced], old)
+		p.store(StepIndex, &msg[0], uint64(next))
+		// The message to be replaced may still stand in the line of its publisher, who
+		// was stopped, or died, a lap ago. It must not be in two places.
+		if q := publisherOf(old); q != p.number && q != nobody {
+			ch.complete(&p.stepper, slot, old)
+		}
+		if !p.cas(StepPublish, slot, old, p.slotValue(next)) {
 			continue
 		}
-		if ch.word.CompareAndSwap(word, ch.Add(next, 1)) {
+		if p.cas32(StepMove, ch.word, word, ch.Add(next, 1)) {
 			moved = true
 		}
-		p.scratch = uint32(old)
-		p.line[lineScratch].Store(uint64(p.scratch))
-		p.line[lineReplaced].Store(noSlot)
+		scratch := p.scratch
+		p.scratch = successor(scratch, old)
+		p.cas(StepScratch, &p.line[lineScratch], scratch, p.scratch) // unless another did
+		p.store(StepDone, &p.line[lineReplaced], noSlot)
 		return moved
 	}
 }
@@ -273,6 +393,7 @@ func (m *Incoming) Payload(ch *Channel) []byte { return m.buf[stampSize : stampS
 // all that Read needs, side by side: an event loop on many channels finds none of it
 // in its cache.
 type Reader struct {
+	stepper
 	word     *atomic.Uint32
 	slots    []atomic.Uint64
 	messages []atomic.Uint64
@@ -314,7 +435,7 @@ func (r *Reader) Pending(word uint32) uint32 {
 	return word - r.next
 }
 
-// advance moves the reader on by n, at most the queue's size.
+// advance moves the reader on by n messages.
 func (r *Reader) advance(n uint32) {
 	if left := r.wrap - r.next; n >= left {
 		r.next = n - left
@@ -345,22 +466,22 @@ func (r *Reader) Read(word uint32, m *Incoming) (Outcome, uint32) {
 	}
 	index := r.next
 	r.advance(1)
-	slot := r.slots[index&(size-1)].Load()
-	if uint32(slot>>32) != index {
+	slot := r.load(StepReadSlot, &r.slots[index&(size-1)])
+	if indexOf(slot) != index {
 		return Overrun, 1
 	}
-	first := uint32(slot) * r.stride
+	first := messageOf(slot) * r.stride
 	msg := r.messages[first : first+r.words]
-	if uint32(msg[0].Load()) != index {
+	if uint32(r.load(StepReadIndex, &msg[0])) != index {
 		return Overrun, 1
 	}
-	sum := uint32(msg[1].Load())
+	sum := uint32(r.load(StepReadSum, &msg[1]))
 	body := msg[wordsFixed:]
 	buf := m.buf[:8*len(body)]
 	for i := range body {
-		binary.NativeEndian.PutUint64(buf[8*i:], body[i].Load())
+		binary.NativeEndian.PutUint64(buf[8*i:], r.load(StepReadBody, &body[i]))
 	}
-	if uint32(msg[0].Load()) != index {
+	if uint32(r.load(StepReadAgain, &msg[0])) != index {
 		return Overrun, 1
 	}
 	if crc32.Checksum(buf, castagnoli) != sum {

@@ -13,6 +13,16 @@ func create(t testing.TB, c Config) *Channel {
 	return Create(linuxtest.Map(t, c.Size()), c)
 }
 
+// claim makes the test the i-th publisher.
+func claim(t testing.TB, ch *Channel, i int) *Publisher {
+	t.Helper()
+	p, wake, err := ch.Claim(i, 1, func(uint64) bool { return true })
+	if err != nil || wake {
+		t.Fatal(err, wake)
+	}
+	return p
+}
+
 // starts are first indexes: of a fresh channel, and just below the wrap.
 func starts(size int) []uint32 {
 	return []uint32{0, uint32(1<<32 - 2*size - 1), uint32(1<<32 - size - 1)}
@@ -45,7 +55,7 @@ func TestIndex(t *testing.T) {
 func TestInOrder(t *testing.T) {
 	for _, start := range starts(8) {
 		ch := create(t, Config{MaxSize: 20, QueueSize: 8, Publishers: 1, Start: start})
-		p, r, m := ch.Publisher(0), ch.Reader(), NewIncoming(ch)
+		p, r, m := claim(t, ch, 0), ch.Reader(), NewIncoming(ch)
 		if got := ch.Word().Load(); start == 0 && got != Nothing {
 			t.Fatalf("a fresh channel's word is %#x", got)
 		}
@@ -77,7 +87,7 @@ func TestInOrder(t *testing.T) {
 func TestOverrun(t *testing.T) {
 	for _, start := range starts(8) {
 		ch := create(t, Config{MaxSize: 8, QueueSize: 8, Publishers: 1, Start: start})
-		p, r, m := ch.Publisher(0), ch.Reader(), NewIncoming(ch)
+		p, r, m := claim(t, ch, 0), ch.Reader(), NewIncoming(ch)
 		for i := range uint64(21) {
 			p.Publish(Message{Sequence: i})
 		}
@@ -97,7 +107,7 @@ func TestOverrun(t *testing.T) {
 // TestOverwritten reads with a value of the word that is out of date.
 func TestOverwritten(t *testing.T) {
 	ch := create(t, Config{MaxSize: 8, QueueSize: 4, Publishers: 1})
-	p, r, m := ch.Publisher(0), ch.Reader(), NewIncoming(ch)
+	p, r, m := claim(t, ch, 0), ch.Reader(), NewIncoming(ch)
 	for i := range uint64(3) {
 		p.Publish(Message{Sequence: i})
 	}
@@ -116,8 +126,8 @@ func TestOverwritten(t *testing.T) {
 // TestCorrupt flips a bit in shared memory.
 func TestCorrupt(t *testing.T) {
 	ch := create(t, Config{MaxSize: 8, QueueSize: 4, Publishers: 1})
-	p, r, m := ch.Publisher(0), ch.Reader(), NewIncoming(ch)
-	scratch := p.scratch
+	p, r, m := claim(t, ch, 0), ch.Reader(), NewIncoming(ch)
+	scratch := messageOf(p.scratch)
 	p.Publish(Message{})
 	word := &ch.message(scratch)[len(ch.message(scratch))-1]
 	word.Store(word.Load() ^ 1)
@@ -130,17 +140,17 @@ func TestCorrupt(t *testing.T) {
 // word for it, and says that it has to be woken.
 func TestHelp(t *testing.T) {
 	ch := create(t, Config{MaxSize: 8, QueueSize: 4, Publishers: 2})
-	stopped, other, r, m := ch.Publisher(0), ch.Publisher(1), ch.Reader(), NewIncoming(ch)
-	msg := ch.message(stopped.scratch)
+	stopped, other, r, m := claim(t, ch, 0), claim(t, ch, 1), ch.Reader(), NewIncoming(ch)
+	msg := ch.message(messageOf(stopped.scratch))
 	stopped.Publish(Message{Sequence: 7}) // message 0, to have whole contents
 	word := ch.Word().Load()
 	// By hand: message 1 stands in its slot, the word has not moved.
-	second := ch.message(stopped.scratch)
+	second := ch.message(messageOf(stopped.scratch))
 	for i := range second[1:] {
 		second[1+i].Store(msg[1+i].Load())
 	}
 	second[0].Store(1)
-	ch.slots[1].Store(1<<32 | uint64(stopped.scratch))
+	ch.slots[1].Store(stopped.slotValue(1))
 	if !other.Publish(Message{Sequence: 8}) {
 		t.Error("it moved the word and was not told to wake")
 	}
@@ -164,7 +174,7 @@ func TestConcurrent(t *testing.T) {
 		var wg sync.WaitGroup
 		moves := make([]int, publishers)
 		for i := range publishers {
-			p := ch.Publisher(i)
+			p := claim(t, ch, i)
 			wg.Go(func() {
 				for n := range uint64(each) {
 					for j := range p.Payload() {
@@ -214,7 +224,7 @@ func TestConcurrent(t *testing.T) {
 
 func TestAllocations(t *testing.T) {
 	ch := create(t, Config{MaxSize: 64, QueueSize: 16, Publishers: 1})
-	p, r, m := ch.Publisher(0), ch.Reader(), NewIncoming(ch)
+	p, r, m := claim(t, ch, 0), ch.Reader(), NewIncoming(ch)
 	if n := testing.AllocsPerRun(1000, func() {
 		p.Publish(Message{Published: linux.Now()})
 		r.Read(ch.Word().Load(), m)
@@ -224,7 +234,7 @@ func TestAllocations(t *testing.T) {
 }
 
 func BenchmarkPublish(b *testing.B) {
-	p := create(b, Config{MaxSize: 64, QueueSize: 4096, Publishers: 1}).Publisher(0)
+	p := claim(b, create(b, Config{MaxSize: 64, QueueSize: 4096, Publishers: 1}), 0)
 	b.ReportAllocs()
 	for b.Loop() {
 		p.Publish(Message{})
@@ -233,7 +243,7 @@ func BenchmarkPublish(b *testing.B) {
 
 func BenchmarkRead(b *testing.B) {
 	ch := create(b, Config{MaxSize: 64, QueueSize: 4096, Publishers: 1})
-	p, r, m := ch.Publisher(0), ch.Reader(), NewIncoming(ch)
+	p, r, m := claim(b, ch, 0), ch.Reader(), NewIncoming(ch)
 	p.Publish(Message{})
 	b.ReportAllocs()
 	for b.Loop() {
@@ -242,4 +252,53 @@ func BenchmarkRead(b *testing.B) {
 			b.Fatal(outcome)
 		}
 	}
+}
+
+// FuzzModel does the operations that the input names on a channel, and on a plain
+// list of what was published: both must agree.
+func FuzzModel(f *testing.F) {
+	f.Add([]byte{0, 4, 1, 5, 2, 2, 2, 2, 2, 2, 4, 5, 6}, uint8(0))
+	f.Add([]byte{3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 6, 4, 7, 5}, uint8(1))
+	f.Add([]byte("a longer mix of publishes and reads"), uint8(2))
+	f.Fuzz(func(t *testing.T, operations []byte, where uint8) {
+		config := Config{MaxSize: 8, QueueSize: 4, Publishers: 2}
+		config.Start = starts(config.QueueSize)[int(where)%3]
+		ch := create(t, config)
+		publishers := []*Publisher{claim(t, ch, 0), claim(t, ch, 1)}
+		readers := []Reader{ch.Reader(), ch.Reader()}
+		m := NewIncoming(ch)
+		var model []uint64 // what was published
+		var position [2]int
+		for n, op := range operations {
+			switch op % 8 {
+			case 0, 1, 2, 3:
+				if !publishers[op%2].Publish(Message{Sequence: uint64(n)}) {
+					t.Fatal("alone, a publisher moves the word")
+				}
+				model = append(model, uint64(n))
+			case 4, 5:
+				i := op % 2
+				word := ch.Word().Load()
+				if got := int(readers[i].Pending(word)); got != len(model)-position[i] {
+					t.Fatalf("reader %d is %d behind, want %d", i, got, len(model)-position[i])
+				}
+				if position[i] == len(model) {
+					continue
+				}
+				outcome, by := readers[i].Read(word, m)
+				lost := max(0, len(model)-position[i]-config.QueueSize)
+				switch {
+				case lost > 0 && (outcome != Overrun || int(by) != lost):
+					t.Fatalf("reader %d: outcome %d by %d, want %d overrun", i, outcome, by, lost)
+				case lost == 0 && (outcome != Read || by != 1 || m.Sequence != model[position[i]]):
+					t.Fatalf("reader %d: outcome %d by %d, message %d, want %d", i, outcome, by, m.Sequence, model[position[i]])
+				}
+				position[i] += int(by)
+			case 6, 7: // a publisher dies in order, and another takes its place
+				i := int(op % 2)
+				publishers[i].Release()
+				publishers[i] = claim(t, ch, i)
+			}
+		}
+	})
 }

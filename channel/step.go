@@ -15,16 +15,16 @@ const (
 	StepHelp                   // the word is moved on for another publisher
 	StepReplaced               // what the slot is to lose is noted in the line
 	StepIndex                  // the scratch message gets its queue index
+	StepLine                   // the line of the message that is to go is loaded
+	StepNote                   // a line's note of what it replaces is loaded
 	StepPublish                // the slot names the message: readers can see it
 	StepMove                   // the word is moved on
 	StepScratch                // the line has a new scratch message
 	StepDone                   // nothing is under way any more
-	StepOwner                  // claim: the line's owner is changed
-	StepLine                   // a line is loaded
+	StepOwner                  // claim: the line has a new owner
 	StepReadSlot               // read: the slot is loaded
 	StepReadIndex              // the message's queue index is loaded
 	StepReadSum                // its checksum is loaded
 	StepReadBody               // a word of it is loaded
 	StepReadAgain              // its queue index is loaded again
-	steps
 )

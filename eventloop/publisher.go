@@ -86,6 +86,9 @@ func NewPublisher(c PublisherConfig, ws *Windows, p Progress, stats []*Stats) (*
 
 // Close releases what the publisher holds.
 func (p *Publisher) Close() error {
+	for i := range p.Outs {
+		p.Outs[i].Channel.Release()
+	}
 	if p.ring == nil {
 		return nil
 	}

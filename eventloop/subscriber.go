@@ -34,7 +34,8 @@ type In struct {
 // SubscriberConfig describes a subscriber. Combined arms and waits in one
 // io_uring_enter. Mask is the bitset of its waits; bits that no other waiter on its
 // words has let the process's minder reach it alone. Work (ns) is spun for each
-// message. Active says for each window whether it takes part.
+// message. A wake is late whose CQE is read more than Late ns after the message was
+// published that it is for. Active says for each window whether it takes part.
 type SubscriberConfig struct {
 	Ins      []In
 	Wait     Wait
@@ -42,6 +43,7 @@ type SubscriberConfig struct {
 	Flags    uring.SetupFlags
 	Mask     uint32
 	Work     int64
+	Late     int64
 	Active   []bool
 }
 
@@ -53,6 +55,7 @@ type input struct {
 	// its value. The minder reads it.
 	entry   atomic.Uint64
 	armed   uint32
+	expects bool // a wake was read: the next message is the one that it is for
 	Private bool
 	Eventfd *os.File
 }
@@ -295,6 +298,12 @@ func (s *Subscriber) drain(in *input, word uint32, start int64) {
 			continue
 		}
 		s.now.Handled++
+		if in.expects {
+			in.expects = false
+			if s.reaped-s.message.Published > s.Late {
+				s.now.LateWakes++
+			}
+		}
 		s.later(s.now.Delivery, start-s.message.Published)
 		s.later(s.now.Response, start-s.message.Scheduled)
 		if s.Work > 0 {
@@ -348,7 +357,8 @@ func (s *Subscriber) woken(u *unit) {
 	s.now.Wakes++
 	s.Total.Wakes++
 	for i := range u.inputs {
-		if u.inputs[i].word.Load() != u.inputs[i].armed {
+		if in := &u.inputs[i]; in.word.Load() != in.armed {
+			in.expects = true
 			return
 		}
 	}

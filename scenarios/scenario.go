@@ -28,7 +28,8 @@ type Scenario struct {
 	Description string
 	Duration    Duration // of each phase, warm-up not included
 	Phases      []string
-	Seed        uint64 // of random arrivals and offsets
+	Seed        uint64   // of random arrivals and offsets
+	Late        Duration // from publishing to the wake's CQE, above which a wake is late
 	Channels    []Channel
 	Publishers  []Publisher
 	Subscribers []Subscriber
@@ -47,6 +48,9 @@ type Channel struct {
 	QueueSize int    `toml:"queue_size"`
 	Futex     string `toml:"futex"`
 	Count     int    `toml:"count"`
+	// StartIndex is the queue index of the first message: one just below 2^32 -
+	// QueueSize has the run cross the wrap.
+	StartIndex uint32 `toml:"start_index"`
 }
 
 // Private says whether the channel's words belong to one process.
@@ -92,6 +96,7 @@ type Subscriber struct {
 type Load struct {
 	Member
 	Kind     string   `toml:"kind"`
+	Channel  string   `toml:"channel"`
 	Interval Duration `toml:"interval"`
 	Command  []string `toml:"command"`
 }
@@ -164,6 +169,7 @@ type file struct {
 	Duration    Duration          `toml:"duration"`
 	Phases      []string          `toml:"phases"`
 	Seed        uint64            `toml:"seed"`
+	Late        Duration          `toml:"late"`
 	Channel     []toml.Primitive  `toml:"channel"`
 	Publisher   []toml.Primitive  `toml:"publisher"`
 	Subscriber  []toml.Primitive  `toml:"subscriber"`
@@ -181,14 +187,14 @@ func Parse(name string, data []byte) (*Scenario, error) {
 		return nil, &Error{name, 1, "the file is empty; aossim list shows scenarios to start from"}
 	}
 	f := file{
-		Name: strings.TrimSuffix(path.Base(name), ".toml"), Duration: Duration(10e9),
+		Name: strings.TrimSuffix(path.Base(name), ".toml"), Duration: Duration(10e9), Late: Duration(5e6),
 		Phases: []string{"all"}, Seed: 1,
 	}
 	md, err := toml.Decode(s.Text, &f)
 	if err != nil {
 		return nil, s.tomlError("", 0, err)
 	}
-	s.Name, s.Description, s.Duration, s.Phases, s.Seed = f.Name, f.Description, f.Duration, f.Phases, f.Seed
+	s.Name, s.Description, s.Duration, s.Phases, s.Seed, s.Late = f.Name, f.Description, f.Duration, f.Phases, f.Seed, f.Late
 	if err := errors.Join(
 		decodeAll(s, &md, "channel", f.Channel, &s.Channels, Channel{MaxSize: 64, QueueSize: 1024, Futex: "shared", Count: 1}),
 		decodeAll(s, &md, "publisher", f.Publisher, &s.Publishers, Publisher{Member: newMember("publishers"), Arrival: "periodic", Wake: "futex"}),
@@ -208,10 +214,11 @@ func Parse(name string, data []byte) (*Scenario, error) {
 		}
 		return nil, &Error{name, line, fmt.Sprintf("unknown key %q; the README lists the keys of a scenario", key.String())}
 	}
-	if s.Expect, err = s.thresholds(f.Expect); err != nil {
+	if err := s.validate(); err != nil {
 		return nil, err
 	}
-	if err := s.validate(); err != nil {
+	s.Expect, err = s.thresholds(f.Expect)
+	if err != nil {
 		return nil, err
 	}
 	return s, nil

@@ -15,7 +15,7 @@ func TestBuiltin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"channels", "fanout", "load", "low-priority", "pair", "private", "slab", "waits"}
+	want := []string{"channels", "fanout", "load", "low-priority", "pair", "private", "slab", "waits", "wakes"}
 	var names []string
 	for _, s := range list {
 		names = append(names, s.Name)
@@ -116,7 +116,7 @@ func TestRefused(t *testing.T) {
 		{"CPU twice", `joins = "b"`, "joins = \"b\"\ncpus = [0, 0]", 25, "given twice"},
 		{"endless duration", `"1s"`, `"2562047h"`, 2, "duration: "},
 		{"endless work", `channels = ["/c"]`, "channels = [\"/c\"]\nwork = \"2h\"", 19, "work: "},
-		{"many actors", `joins = "b"`, "joins = \"b\"\ncount = 1023", 25, "more than 1024 actors"},
+		{"many actors", `joins = "b"`, "joins = \"b\"\ncount = 1023", 16, "more than 1024 actors"},
 		{"mixed subscribers", "[expect]", "[[subscriber]]\ngroup=\"rt\"\npolicy=\"fifo\"\npriority=40\nchannels=[\"/c\"]\nwait=\"futex\"\n[expect]", 28, "differ among the subscribers"},
 		{"long interval", "[expect]", "[[load]]\nkind=\"timer\"\ninterval=\"1h\"\n[expect]", 30, "interval: "},
 		{"bursts far apart", `rate = "100Hz"`, "rate = \"0.01Hz\"\narrival = \"burst\"\nburst = 1000", 28, "more than an hour"},
@@ -146,6 +146,10 @@ func TestRefused(t *testing.T) {
 		{"waits", `channels = ["/c"]`, "channels = [\"/c\"]\nwait = \"poll\"", 19, "none of io_uring"},
 		{"ring flags", `channels = ["/c"]`, "channels = [\"/c\"]\nring_flags = [\"defer_taskrun\"]", 19, "single_issuer"},
 		{"ring flag", `channels = ["/c"]`, "channels = [\"/c\"]\nring_flags = [\"sqpoll\"]", 19, "none of"},
+		{"start index", "queue_size = 64", "queue_size = 64\nstart_index = 4294967232", 8, "where queue indexes of this channel wrap"},
+		{"late bound", `"1s"`, "\"1s\"\nlate = \"0s\"", 3, "late: "},
+		{"rings without channel", "[expect]", "[[load]]\nkind=\"rings\"\n[expect]", 28, "channel: goes with"},
+		{"hash without group", "[expect]", "[[load]]\nkind=\"hash\"\n[expect]", 28, "group: "},
 		{"metric", `"rt.rearm.p99"`, `"rt.rearm.p98"`, 29, "no such metric"},
 		{"metric's group", `"rt.rearm.p99"`, `"xx.rearm.p99"`, 29, `no group "xx"`},
 		{"metric's limit", "<= 200us", "200us", 29, "no limit"},

@@ -32,7 +32,7 @@ var (
 	waits     = []string{"io_uring", "io_uring_waitv", "futex", "eventfd"}
 	submits   = []string{"split", "combined"}
 	ringFlags = []string{"single_issuer", "coop_taskrun", "defer_taskrun", "taskrun_flag", "submit_all"}
-	kinds     = []string{"timer", "net", "fork", "memory", "slab", "cpu", "command"}
+	kinds     = []string{"timer", "net", "fork", "memory", "slab", "cpu", "command", "hash", "rings"}
 )
 
 // place is where in the file a check complains.
@@ -134,7 +134,7 @@ func (s *Scenario) Span(m *Member) (first, end int) {
 
 func (s *Scenario) validate() error {
 	top := place{s, "", 0}
-	if err := firstOf(top.upTo("duration", s.Duration, Duration(MaxDuration)), s.validatePhases(top), s.validateChannels(top)); err != nil {
+	if err := firstOf(top.upTo("duration", s.Duration, Duration(MaxDuration)), top.upTo("late", s.Late, maxWork), s.validatePhases(top), s.validateChannels(top)); err != nil {
 		return err
 	}
 	if len(s.Publishers) == 0 || len(s.Subscribers) == 0 {
@@ -193,6 +193,9 @@ func (s *Scenario) validateChannels(top place) error {
 		}
 		if bits.OnesCount(uint(c.QueueSize)) != 1 {
 			return p.errorf("queue_size", "%d is no power of two; %d is the next", c.QueueSize, 1<<bits.Len(uint(c.QueueSize)))
+		}
+		if limit := int64(1)<<32 - int64(c.QueueSize); int64(c.StartIndex) >= limit {
+			return p.errorf("start_index", "%d is not below %d, where queue indexes of this channel wrap", c.StartIndex, limit)
 		}
 		if all += c.Count; all > maxChannels {
 			return p.errorf("count", "more than %d channels in all", maxChannels)
@@ -317,6 +320,16 @@ func (s *Scenario) validateLoad(p place, l *Load) error {
 	}
 	if (l.Kind == "command") != (len(l.Command) > 0) {
 		return p.errorf("command", "goes with kind = \"command\", as a list: [\"stress-ng\", \"--vm\", \"1\"]")
+	}
+	switch {
+	case (l.Kind == "rings") != (l.Channel != ""):
+		return p.errorf("channel", "goes with kind = \"rings\", which leaves waits on its words")
+	case l.Kind == "rings" && s.channel(l.Channel) == nil:
+		return s.missingChannel(p, "channel", l.Channel)
+	case l.Kind == "rings" && s.channel(l.Channel).Private():
+		return p.errorf("channel", "%q has futex = \"private\", and this load is a process of its own; make it \"shared\"", l.Channel)
+	case l.Kind == "hash" && (!slices.Contains(s.groups(), l.Group) || l.Processes):
+		return p.errorf("group", "%q is no group of publishers or subscribers; kind = \"hash\" resizes the futex hash of its group's process", l.Group)
 	}
 	return nil
 }

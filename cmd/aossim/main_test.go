@@ -562,6 +562,69 @@ func numCPU() int {
 	return set.Count()
 }
 
+// TestSoak runs load.toml for as long as AOSSIM_SOAK says in all, and watches the
+// resident memory of every process:
+//
+//	AOSSIM_SOAK=10m go test ./cmd/aossim -run Soak -v -timeout 30m
+func TestSoak(t *testing.T) {
+	length, err := time.ParseDuration(os.Getenv("AOSSIM_SOAK"))
+	if err != nil {
+		t.Skip("AOSSIM_SOAK does not say how long, such as 10m")
+	}
+	p := command(t, "-D", (length / 3).String(), "-o", "r.json", "load")
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- p.Wait() }()
+	defer p.Process.Kill()
+	await(t, "actors", 10*time.Second, func() bool { return len(p.actors(t)) == 8 })
+	time.Sleep(10 * time.Second) // set-up and warm-up
+	first, largest := map[int]int{}, map[int]int{}
+	for running := true; running; {
+		for _, pid := range append(p.actors(t), p.Process.Pid) {
+			kb := resident(pid)
+			if _, known := first[pid]; !known {
+				first[pid] = kb
+			}
+			largest[pid] = max(largest[pid], kb)
+		}
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Errorf("%v: %s", err, &p.stderr)
+			}
+			running = false
+		case <-time.After(2 * time.Second):
+			// The reports at the end take memory, and nobody measures any more.
+			running = running && len(p.actors(t)) == 8
+		}
+	}
+	if p.ProcessState == nil {
+		if err := <-ended; err != nil {
+			t.Errorf("%v: %s", err, &p.stderr)
+		}
+	}
+	for pid, kb := range first {
+		t.Logf("process %d: %d KiB after warm-up, %d KiB at most", pid, kb, largest[pid])
+		if grown := largest[pid] - kb; grown > kb/10+1024 {
+			t.Errorf("process %d grew by %d KiB", pid, grown)
+		}
+	}
+	for _, f := range load(t, filepath.Join(p.dir, "r.json")).Failed() {
+		t.Errorf("check %q: %s", f.Name, f.Detail)
+	}
+}
+
+// resident returns the memory of a process in KiB.
+func resident(pid int) (kb int) {
+	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if m := regexp.MustCompile(`VmRSS:\s+(\d+) kB`).FindSubmatch(status); m != nil {
+		kb, _ = strconv.Atoi(string(m[1]))
+	}
+	return kb
+}
+
 // TestNowhereToWrite: what was measured is still shown.
 func TestNowhereToWrite(t *testing.T) {
 	p := command(t, "-D", "200ms", "--warmup", "0s", "pair")

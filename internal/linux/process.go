@@ -6,6 +6,8 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"strconv"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -68,6 +70,12 @@ func TerminateGroup(cmd *exec.Cmd) {
 	_ = unix.Kill(-cmd.Process.Pid, unix.SIGTERM)
 }
 
+// SetFutexHash asks for a hash of so many slots, a power of two, for this process's
+// private futexes; 0 is the kernel's global one (prctl(2), PR_FUTEX_HASH, Linux 6.16).
+func SetFutexHash(slots int) error {
+	return unix.Prctl(unix.PR_FUTEX_HASH, unix.PR_FUTEX_HASH_SET_SLOTS, uintptr(slots), 0, 0)
+}
+
 // ThreadID returns the calling thread's number (gettid(2)).
 func ThreadID() int { return unix.Gettid() }
 
@@ -94,6 +102,31 @@ func DescribeExit(state *os.ProcessState) string {
 		return fmt.Sprintf("killed by %s", unix.SignalName(ws.Signal()))
 	}
 	return state.String()
+}
+
+// ProcessIdentity names a process for good: its number in the upper half, and in the
+// lower the time of its start (proc_pid_stat(5), clock ticks), as numbers are used again.
+// It is 0 where there is no such process, or it is dead and not yet reaped.
+func ProcessIdentity(pid int) uint64 {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0
+	}
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	const state, starttime = 0, 19 // of the fields behind the name
+	if len(fields) <= starttime || fields[state] == "Z" || fields[state] == "X" {
+		return 0
+	}
+	start, err := strconv.ParseUint(fields[starttime], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return uint64(pid)<<32 | start&0xffffffff
+}
+
+// ProcessAlive says whether the process of an identity is still there.
+func ProcessAlive(identity uint64) bool {
+	return identity != 0 && ProcessIdentity(int(identity>>32)) == identity
 }
 
 // Uname returns the running kernel's release, version and machine (uname(2)).

@@ -344,7 +344,7 @@ func oneBehind(rate float64) float64 {
 
 func (t *text) messages() {
 	tab := table{left: 2}
-	tab.add("phase", "group", "published", "late", "handled", "overrun", "wakes", "lost", "spurious")
+	tab.add("phase", "group", "published", "behind", "handled", "overrun", "wakes", "lost", "late", "spurious")
 	for _, r := range t.rows() {
 		count := func(f func(g *result.Group) int64, has bool) string {
 			if !has {
@@ -360,10 +360,13 @@ func (t *text) messages() {
 			count(func(g *result.Group) int64 { return g.Overrun }, sub),
 			count(func(g *result.Group) int64 { return g.Wakes }, sub),
 			count(func(g *result.Group) int64 { return g.LostWakes }, armed),
+			count(func(g *result.Group) int64 { return g.LateWakes }, armed),
 			count(func(g *result.Group) int64 { return g.SpuriousWakes }, armed))
 	}
 	tab.write(t)
-	t.printf("late: published after the next message was due, or not at all. spurious: woken with the word unchanged, as when\n" +
+	t.printf("behind: published after the next message was due, or not at all. Wakes are lost where the loop still slept on a word\n" +
+		"that had moved on for 100 ms; late where they came later than the scenario's bound (5 ms unless given), for whatever\n" +
+		"reason, the thread's own start included. spurious: woken with the word unchanged, as when\n" +
 		"the publish that made an arm fail wakes only after its message was handled and the channel armed again.\n\n")
 }
 
@@ -384,6 +387,16 @@ func (t *text) checks() {
 	}
 	t.printf("checks\n")
 	tab.write(t)
+	tab = table{left: 2}
+	for _, run := range t.r.Runs {
+		for _, o := range run.Observations {
+			tab.add(o.Load, o.What, fmt.Sprintf("%s of %s", comma(o.Count), comma(o.Of)))
+		}
+	}
+	if len(tab.rows) > 0 {
+		t.printf("what the loads found out\n")
+		tab.write(t)
+	}
 }
 
 func (t *text) environment() {

@@ -1,10 +1,15 @@
 package result
 
 import (
+	"compress/zlib"
+	"encoding/base64"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"iter"
+	"strings"
 
 	hdr "github.com/HdrHistogram/hdrhistogram-go"
 )
@@ -103,6 +108,9 @@ func (h *Histogram) UnmarshalJSON(data []byte) error {
 	if err := json.Unmarshal(data, &j); err != nil {
 		return err
 	}
+	if err := geometry(j.HDR); err != nil {
+		return err
+	}
 	decoded, err := hdr.Decode([]byte(j.HDR))
 	if err != nil {
 		return fmt.Errorf("a histogram that is not HDR V2: %w", err)
@@ -111,6 +119,29 @@ func (h *Histogram) UnmarshalJSON(data []byte) error {
 		return errors.New("a histogram with a negative count")
 	}
 	*h = Histogram{decoded, j.Overflow, j.Missed}
+	return nil
+}
+
+// geometry refuses histograms that this program does not write, before the decoder
+// allocates what their header asks for.
+func geometry(text string) error {
+	compressed := base64.NewDecoder(base64.StdEncoding, strings.NewReader(text))
+	var head [8]byte // cookie, length
+	_, err := io.ReadFull(compressed, head[:])
+	var body [40]byte // cookie, length, offset, digits, lowest, highest, ratio
+	if err == nil {
+		var z io.ReadCloser
+		if z, err = zlib.NewReader(compressed); err == nil {
+			_, err = io.ReadFull(z, body[:])
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("a histogram that is not HDR V2: %w", err)
+	}
+	digits, highest := binary.BigEndian.Uint32(body[12:]), int64(binary.BigEndian.Uint64(body[24:]))
+	if digits != significant || highest != Highest && highest != MillionArms {
+		return fmt.Errorf("a histogram of %d digits up to %d, which no aossim writes", digits, highest)
+	}
 	return nil
 }
 

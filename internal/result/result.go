@@ -41,9 +41,10 @@ type Scenario struct {
 
 // Run is one pass through all phases.
 type Run struct {
-	Phases    []Phase   `json:"phases"`
-	Processes []Process `json:"processes"`
-	Checks    []Check   `json:"checks"`
+	Phases       []Phase       `json:"phases"`
+	Processes    []Process     `json:"processes"`
+	Observations []Observation `json:"observations,omitempty"`
+	Checks       []Check       `json:"checks"`
 }
 
 // Phase is one measured stretch.
@@ -90,6 +91,7 @@ type Counts struct {
 	EAGAIN          int64  `json:"eagain"`
 	Wakes           int64  `json:"wakes"`
 	LostWakes       int64  `json:"lost_wakes"`
+	LateWakes       int64  `json:"late_wakes"` // read more than the scenario's bound after the message was published
 	SpuriousWakes   int64  `json:"spurious_wakes"`
 	MissedDeadlines int64  `json:"missed_deadlines"` // publishes later than the next one was due, or not made at all
 	EINTR           int64  `json:"eintr"`            // waits and sleeps that a signal ended
@@ -111,6 +113,7 @@ func (c *Counts) Add(d Counts) {
 	c.EAGAIN += d.EAGAIN
 	c.Wakes += d.Wakes
 	c.LostWakes += d.LostWakes
+	c.LateWakes += d.LateWakes
 	c.SpuriousWakes += d.SpuriousWakes
 	c.MissedDeadlines += d.MissedDeadlines
 	c.EINTR += d.EINTR
@@ -172,6 +175,14 @@ func (b *Behind) UnmarshalJSON(data []byte) error {
 		return fmt.Errorf("behind: no distance %q", k)
 	}
 	return nil
+}
+
+// Observation is what a load found out about the kernel.
+type Observation struct {
+	Load  string `json:"load"` // its kind
+	What  string `json:"what"`
+	Count int64  `json:"count"`
+	Of    int64  `json:"of"`
 }
 
 // Process is one actor process and what its runtime did while it measured.

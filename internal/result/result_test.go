@@ -173,3 +173,30 @@ func BenchmarkRecord(b *testing.B) {
 		h.Record(v)
 	}
 }
+
+func FuzzDecode(f *testing.F) {
+	var whole bytes.Buffer
+	if err := sample().Encode(&whole); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(whole.Bytes())
+	f.Add([]byte(`{"schema": "aossim.result/1", "runs": [{"phases": [{"groups": [{"behind": {"1": 2}, "histograms": {"rearm": null}}]}]}]}`))
+	f.Add([]byte(`{"schema": "aossim.result/1", "runs": [{"phases": [{"groups": [{"histograms": {"rearm": {"hdr": "HISTFAAAACR42pJpmSzMwMDAyAABzFAaxBf3KHvBYP8BKgIIAAD//1EfBDg="}}}]}]}]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		r, err := Decode("f", data)
+		if err != nil {
+			if !strings.HasPrefix(err.Error(), "f: ") {
+				t.Errorf("an error that does not name the file: %v", err)
+			}
+			return
+		}
+		// What was taken can be written and taken again.
+		var again bytes.Buffer
+		if err := r.Encode(&again); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Decode("again", again.Bytes()); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -52,6 +52,7 @@ type actorReport struct {
 	Phases    []phaseReport // by phase of the scenario
 	Total     result.Counts // of the thread's life
 	Cancelled int64         // arms that were outstanding at the end
+	Found     []result.Observation
 }
 
 type phaseReport struct {
@@ -102,8 +103,9 @@ func (o *order) run() (*report, error) {
 	// The controller decides when to end: a signal to everybody must not take the
 	// measurements with it. An external load has to hear that the controller died.
 	linux.IgnoreSignals(!loads)
+	channels := p.open(mem, false)
 	if loads {
-		return r, o.runLoads(ctl, r)
+		return r, o.runLoads(ctl, channels, r)
 	}
 	if p.Lock {
 		if err := linux.LockMemory(); err != nil {
@@ -117,10 +119,13 @@ func (o *order) run() (*report, error) {
 	debug.SetGCPercent(-1)
 	before := collections()
 
-	channels := p.open(mem, false)
 	done := make(chan outcome, len(mine))
 	minders := make(chan *eventloop.Minder, len(mine))
 	for _, i := range mine {
+		if p.Actors[i].Kind == load {
+			go func() { done <- o.runLoad(i, ctl, channels) }()
+			continue
+		}
 		go func() { done <- o.runActor(i, ctl, channels, eventfds, minders) }()
 	}
 	var minded []*eventloop.Minder
@@ -231,7 +236,11 @@ func (o *order) runActor(i int, ctl *control, channels []*channel.Channel, event
 	windows, phases := p.stats(a)
 	progress, _, setReady := ctl.actor(i)
 	if a.Kind == publisher {
-		pub, err := eventloop.NewPublisher(p.publisherConfig(a, channels, eventfds), &ctl.windows, progress, windows)
+		c, err := p.publisherConfig(a, channels, eventfds)
+		if err != nil {
+			return fail(err)
+		}
+		pub, err := eventloop.NewPublisher(c, &ctl.windows, progress, windows)
 		if err != nil {
 			return fail(err)
 		}
@@ -267,15 +276,20 @@ func (o *order) runActor(i int, ctl *control, channels []*channel.Channel, event
 	return d
 }
 
-func (p *Plan) publisherConfig(a *actorPlan, channels []*channel.Channel, eventfds []*os.File) eventloop.PublisherConfig {
+func (p *Plan) publisherConfig(a *actorPlan, channels []*channel.Channel, eventfds []*os.File) (eventloop.PublisherConfig, error) {
 	pub := &p.Scenario.Publishers[a.Entry]
 	c := eventloop.PublisherConfig{
 		Rate: float64(pub.Rate), Arrival: arrivals[pub.Arrival], Burst: pub.Burst,
 		Seed: a.Seed, Offset: a.Offset, URing: pub.Wake == "io_uring", Active: a.Active,
 	}
+	self := linux.ProcessIdentity(os.Getpid())
 	for n, ch := range a.Channels {
+		pub, _, err := channels[ch].Claim(a.Slots[n], self, linux.ProcessAlive)
+		if err != nil {
+			return c, err
+		}
 		o := eventloop.Out{
-			Channel: channels[ch].Publisher(a.Slots[n]), Word: channels[ch].Word(),
+			Channel: pub, Word: channels[ch].Word(),
 			Private: p.Channels[ch].Private, Futex: p.Channels[ch].Futex,
 		}
 		for _, f := range p.Channels[ch].Eventfds {
@@ -283,5 +297,5 @@ func (p *Plan) publisherConfig(a *actorPlan, channels []*channel.Channel, eventf
 		}
 		c.Outs = append(c.Outs, o)
 	}
-	return c
+	return c, nil
 }

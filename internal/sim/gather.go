@@ -26,6 +26,7 @@ func (c *controller) gather(complete bool) result.Run {
 			a := &p.report.Actors[i]
 			reports[a.Actor] = a
 			process.Actors = append(process.Actors, a.Granted)
+			run.Observations = append(run.Observations, a.Found...)
 		}
 		run.Processes = append(run.Processes, process)
 	}

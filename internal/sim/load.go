@@ -7,10 +7,13 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"sync/atomic"
 	"time"
 
+	"aossim/channel"
 	"aossim/eventloop"
 	"aossim/internal/linux"
+	"aossim/internal/result"
 	"aossim/internal/uring"
 )
 
@@ -22,6 +25,8 @@ type loadThread struct {
 	windows  eventloop.Windows
 	interval int64
 	command  []string
+	words    []*atomic.Uint32 // of its channels
+	found    []result.Observation
 }
 
 // on says whether the thread is to make load now.
@@ -30,30 +35,12 @@ func (l *loadThread) on() bool {
 	return w != 0 && w != eventloop.Stop && l.Active[w-1]
 }
 
-// runLoads runs the load threads of this process until Stop.
-func (o *order) runLoads(ctl *control, r *report) error {
-	type ended struct {
-		report actorReport
-		err    error
-	}
+// runLoads runs the load threads of a process that has nothing else, until Stop.
+func (o *order) runLoads(ctl *control, channels []*channel.Channel, r *report) error {
 	mine := o.Plan.Processes[o.Process].Actors
-	done := make(chan ended, len(mine))
+	done := make(chan outcome, len(mine))
 	for _, i := range mine {
-		a := &o.Plan.Actors[i]
-		entry := &o.Plan.Scenario.Loads[a.Entry]
-		go func() {
-			granted, err := a.become()
-			if err == nil {
-				l := &loadThread{a, ctl.windows, int64(entry.Interval), entry.Command}
-				progress, _, setReady := ctl.actor(i)
-				setReady()
-				err = l.run(entry.Kind, progress)
-			}
-			if err != nil {
-				err = fmt.Errorf("load %q: %w", entry.Kind, err)
-			}
-			done <- ended{actorReport{Actor: i, Granted: granted}, err}
-		}()
+		go func() { done <- o.runLoad(i, ctl, channels) }()
 	}
 	for range mine {
 		d := <-done
@@ -63,6 +50,28 @@ func (o *order) runLoads(ctl *control, r *report) error {
 		r.Actors = append(r.Actors, d.report)
 	}
 	return nil
+}
+
+// runLoad is one load thread.
+func (o *order) runLoad(i int, ctl *control, channels []*channel.Channel) (d outcome) {
+	a := &o.Plan.Actors[i]
+	entry := &o.Plan.Scenario.Loads[a.Entry]
+	d.warmups = func() {}
+	l := &loadThread{actorPlan: a, windows: ctl.windows, interval: int64(entry.Interval), command: entry.Command}
+	for _, ch := range a.Channels {
+		l.words = append(l.words, channels[ch].Word())
+	}
+	var granted result.Actor
+	if granted, d.err = a.become(); d.err == nil {
+		progress, _, setReady := ctl.actor(i)
+		setReady()
+		d.err = l.run(entry.Kind, progress)
+	}
+	if d.err != nil {
+		d.err = fmt.Errorf("load %q: %w", entry.Kind, d.err)
+	}
+	d.report = actorReport{Actor: i, Granted: granted, Found: l.found}
+	return d
 }
 
 // run makes load in the windows in which the thread is active.
@@ -87,6 +96,7 @@ func (l *loadThread) run(kind string, p eventloop.Progress) error {
 var loadKinds = map[string]func(*loadThread, eventloop.Progress) error{
 	"timer": (*loadThread).timer, "net": (*loadThread).net, "fork": (*loadThread).fork, "memory": (*loadThread).memory,
 	"slab": (*loadThread).slab, "cpu": (*loadThread).cpu, "command": (*loadThread).external,
+	"hash": (*loadThread).hash, "rings": (*loadThread).rings,
 }
 
 // timer sleeps a few microseconds at a time: timer interrupts on its CPU.
@@ -188,6 +198,63 @@ func (l *loadThread) slab(p eventloop.Progress) error {
 		}
 		return nil
 	})
+}
+
+// hash resizes the hash of this process's private futexes, while others of its
+// threads have waits armed that are queued in it.
+func (l *loadThread) hash(p eventloop.Progress) error {
+	slots, done, tried := 16, int64(0), int64(0)
+	err := l.repeat(p, func() error {
+		if slots *= 2; slots > 256 {
+			slots = 16
+		}
+		if linux.SetFutexHash(slots) == nil {
+			done++
+		}
+		tried++
+		linux.SleepFor(l.interval)
+		return nil
+	})
+	l.found = append(l.found, result.Observation{Load: "hash", What: "resizes of the process-private futex hash that the kernel did", Count: done, Of: tried})
+	return err
+}
+
+// leftMask is the bitset of waits that are to be left behind.
+const leftMask = 1 << 31
+
+// rings closes rings that have waits armed, and looks whether the kernel still has
+// those: at once, and in every other turn a while later.
+func (l *loadThread) rings(p eventloop.Progress) error {
+	const waits, later = 8, 50 * time.Millisecond
+	var left, armed [2]int64
+	turn := 0
+	err := l.repeat(p, func() error {
+		ring, err := uring.Setup(waits, waits, 0)
+		if err != nil {
+			return err
+		}
+		word := l.words[turn/2%len(l.words)]
+		for range waits {
+			ring.Push(uring.FutexWait(linux.WordAddress(word), word.Load(), leftMask, uring.FutexU32, 0))
+		}
+		e := ring.Enter(0, 0)
+		ring.Abandon()
+		if e != 0 {
+			return fmt.Errorf("io_uring_enter: %w", e)
+		}
+		if turn%2 == 1 {
+			time.Sleep(later)
+		}
+		n, _ := linux.FutexWake(word, linux.WakeAll, leftMask, false)
+		left[turn%2] += int64(n)
+		armed[turn%2] += waits
+		turn++
+		return nil
+	})
+	l.found = append(l.found,
+		result.Observation{Load: "rings", What: "waits still queued when the close of their ring returned", Count: left[0], Of: armed[0]},
+		result.Observation{Load: "rings", What: fmt.Sprintf("waits still queued %s later", later), Count: left[1], Of: armed[1]})
+	return err
 }
 
 // external runs an external program for as long as the thread is on. The program may

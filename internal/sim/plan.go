@@ -170,7 +170,7 @@ func newPlan(s *scenarios.Scenario, o Options, cpus []int, usable func(cpu int) 
 		for range c.Count {
 			byName[c.Name] = append(byName[c.Name], len(p.Channels))
 			p.Channels = append(p.Channels, channelPlan{
-				Private: c.Private(), Config: channel.Config{MaxSize: c.MaxSize, QueueSize: c.QueueSize},
+				Private: c.Private(), Config: channel.Config{MaxSize: c.MaxSize, QueueSize: c.QueueSize, Start: c.StartIndex},
 			})
 		}
 	}
@@ -277,12 +277,13 @@ func (p *Plan) addActors(s *scenarios.Scenario, o Options, usable func(cpu int) 
 				if len(a.CPUs) == 0 && s.Loads[m.Index].Kind == "timer" {
 					a.CPUs = slices.Compact(slices.Sorted(slices.Values(busy)))
 				}
+				a.Channels = byName[s.Loads[m.Index].Channel]
 			}
 			if len(a.CPUs) == 0 {
 				a.CPUs = cpus
 			}
 			key := m.Group
-			if m.Table == load {
+			if m.Table == load && s.Loads[m.Index].Kind != "hash" {
 				key = fmt.Sprintf("%s\x00%d", m.Group, m.Index)
 			}
 			process, ok := byGroup[key]
@@ -340,7 +341,7 @@ func schedOf(m *scenarios.Member, o Options) (linux.Sched, error) {
 func (p *Plan) subscriberConfig(a *actorPlan) (eventloop.SubscriberConfig, error) {
 	sub := &p.Scenario.Subscribers[a.Entry]
 	c := eventloop.SubscriberConfig{
-		Wait: waits[sub.Wait], Combined: sub.Submit == "combined", Mask: a.Mask, Work: int64(sub.Work), Active: a.Active,
+		Wait: waits[sub.Wait], Combined: sub.Submit == "combined", Mask: a.Mask, Work: int64(sub.Work), Late: int64(p.Scenario.Late), Active: a.Active,
 	}
 	for _, name := range sub.RingFlags {
 		f, ok := uring.ParseSetupFlag(name)

@@ -107,7 +107,16 @@ func group(t testing.TB, r *result.Result, phase int, name string) *result.Group
 
 // TestWays runs the pair in every way that a scenario can ask for.
 func TestWays(t *testing.T) {
+	// Across the wrap: the first message's queue index is just below it.
+	wrap := func(text string) string {
+		return strings.Replace(text, "queue_size = 1024", "queue_size = 1024\nstart_index = 4294966171", 1)
+	}
 	for name, text := range map[string]string{
+		"wrap":                        wrap(pair("count = 2", "")),
+		"wrap combined":               wrap(pair("", `submit = "combined"`)),
+		"wrap waitv":                  wrap(pair("", `wait = "io_uring_waitv"`)),
+		"wrap futex":                  wrap(pair("", `wait = "futex"`)),
+		"wrap eventfd":                wrap(pair("", `wait = "eventfd"`)),
 		"plain":                       pair("", ""),
 		"private":                     strings.Replace(pair("", ""), "queue_size", "futex = \"private\"\nqueue_size", 1),
 		"combined":                    pair("", `submit = "combined"`),
@@ -164,6 +173,41 @@ func TestWays(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestWrapOfFailures: arms fail across the wrap, and find the word where it is.
+func TestWrapOfFailures(t *testing.T) {
+	text := strings.Replace(pair("arrival = \"poisson\"\ncount = 4", "work = \"20us\"\ncount = 2"), "queue_size = 1024", "queue_size = 1024\nstart_index = 4294966171", 1)
+	r := simulate(t, text, Options{Duration: time.Second})
+	pass(t, r)
+	if g := group(t, r, 0, "rt"); g.Behind[0] != 0 || g.Behind.Total() != g.EAGAIN {
+		t.Errorf("behind %v at %d failed arms", g.Behind, g.EAGAIN)
+	}
+}
+
+// TestWakes: the loads of wakes.toml look at what they are to.
+func TestWakes(t *testing.T) {
+	s, err := scenarios.Open("wakes")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := simulate(t, s.Text, Options{Duration: 500 * time.Millisecond})
+	pass(t, r)
+	found := map[string]result.Observation{}
+	for _, o := range r.Runs[0].Observations {
+		found[o.What] = o
+	}
+	if len(found) != 3 {
+		t.Errorf("observations: %+v", found)
+	}
+	for what, o := range found {
+		if o.Of == 0 || o.Count > o.Of {
+			t.Errorf("%s: %d of %d", what, o.Count, o.Of)
+		}
+	}
+	if g := group(t, r, 0, "private"); g.LostWakes != 0 || g.Handled < 100 {
+		t.Errorf("%+v", g.Counts)
 	}
 }
 

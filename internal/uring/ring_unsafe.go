@@ -153,6 +153,10 @@ func (r *Ring) Close() (cancelled, completed int, err error) {
 	return cancelled, completed, nil
 }
 
+// Abandon closes the ring with requests pending, as a process does that dies: the
+// kernel cancels them in its own time.
+func (r *Ring) Abandon() { r.release() }
+
 func (r *Ring) release() {
 	if r.sqeMem != nil {
 		unix.Munmap(r.sqeMem)

@@ -1,0 +1,265 @@
+//go:build steps
+
+package channel
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"aossim/internal/linux"
+	"aossim/internal/uring"
+)
+
+// What a child process of these tests does, and at which of its steps it stops.
+const (
+	childRole = "AOSSIM_TEST_CHILD"
+	childStop = "AOSSIM_TEST_STOP"
+)
+
+var deathConfig = Config{MaxSize: 8, QueueSize: 4, Publishers: 2}
+
+func TestMain(m *testing.M) {
+	if role := os.Getenv(childRole); role != "" {
+		child(role)
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// child works on the channel in the memory that it inherits, and stops itself at the
+// step it was told, to be killed there.
+func child(role string) {
+	mem, err := linux.Map(os.NewFile(3, "memory"), deathConfig.Size())
+	if err != nil {
+		panic(err)
+	}
+	ch := Open(mem, deathConfig)
+	left, err := strconv.Atoi(os.Getenv(childStop))
+	if err != nil {
+		panic(err)
+	}
+	step := func() {
+		if left == 0 {
+			syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+		}
+		left--
+	}
+	hook := func(Step) { step() }
+	switch role {
+	case "publish":
+		line := ch.line(0)
+		step()
+		line[lineOwner].Store(linux.ProcessIdentity(os.Getpid()))
+		step()
+		p := &Publisher{stepper: stepper{hook: hook}, ch: ch, number: 0, line: line, buf: make([]byte, stampSize+8)}
+		p.recover()
+		for i := range uint64(6) { // more than a lap
+			if p.Publish(Message{Sequence: i}) {
+				step()
+				linux.FutexWake(ch.word, linux.WakeAll, linux.MatchAny, false)
+				step()
+			}
+		}
+	case "read":
+		r, m := ch.Reader(), NewIncoming(ch)
+		r.stepper.hook = hook
+		r.next = 0
+		for word := ch.word.Load(); r.Pending(word) > 0; {
+			r.Read(word, m)
+		}
+	case "arm":
+		step()
+		ring, err := uring.Setup(8, 8, 0)
+		if err != nil {
+			panic(err)
+		}
+		step()
+		ring.Push(uring.FutexWait(linux.WordAddress(ch.word), ch.word.Load(), 1, uring.FutexU32, 1))
+		step()
+		ring.Enter(0, 0)
+		step()
+		ring.Push(uring.FutexWait(linux.WordAddress(ch.word), ch.word.Load()+1, 1, uring.FutexU32, 2)) // fails
+		ring.Enter(0, 0)
+		step()
+		ring.Next()
+		step()
+		if _, _, err := ring.Close(); err != nil {
+			panic(err)
+		}
+		step()
+		linux.Unmap(mem)
+		step()
+	}
+}
+
+// TestDeath kills a real process at every access to shared memory and every system call
+// of publishing, reading, arming and cleaning up. The others go on as if nothing had
+// been, and a new publisher takes the dead one's place.
+func TestDeath(t *testing.T) {
+	for role, least := range map[string]int{"publish": 80, "read": 20, "arm": 8} {
+		t.Run(role, func(t *testing.T) {
+			n := 0
+			for ; killAt(t, role, n); n++ {
+			}
+			if n < least {
+				t.Errorf("the child was killed at %d places only", n)
+			}
+			t.Logf("killed at %d places", n)
+		})
+	}
+}
+
+// killAt returns false where the child has no such step.
+func killAt(t *testing.T, role string, n int) bool {
+	file, err := linux.CreateShared("death", deathConfig.Size())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	mem, err := linux.Map(file, deathConfig.Size())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer linux.Unmap(mem)
+	ch := Create(mem, deathConfig)
+	self := linux.ProcessIdentity(os.Getpid())
+	other, _, err := ch.Claim(1, self, linux.ProcessAlive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if role != "publish" {
+		for i := range uint64(3) {
+			other.Publish(Message{Sequence: i})
+		}
+	}
+	before := ch.next(ch.word.Load())
+	// Somebody waits for every move of the word; its bit is not the child's.
+	const last = 2 * 10_000
+	waiter := make(chan struct{})
+	var quit atomic.Bool
+	go func() {
+		defer close(waiter)
+		for word := ch.word.Load(); ch.Distance(before, word) < last && !quit.Load(); word = ch.word.Load() {
+			linux.FutexWait(ch.word, word, 2, false)
+		}
+	}()
+	defer func() {
+		for quit.Store(true); ; time.Sleep(time.Millisecond) {
+			linux.FutexWake(ch.word, linux.WakeAll, 2, false)
+			select {
+			case <-waiter:
+				return
+			default:
+			}
+		}
+	}()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), childRole+"="+role, fmt.Sprintf("%s=%d", childStop, n))
+	cmd.ExtraFiles = []*os.File{file}
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	watchdog := time.AfterFunc(20*time.Second, func() { cmd.Process.Kill() })
+	defer watchdog.Stop()
+	var status unix.WaitStatus
+	for err = unix.EINTR; err == unix.EINTR; {
+		_, err = unix.Wait4(cmd.Process.Pid, &status, unix.WUNTRACED, nil)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !status.Stopped() {
+		if status.ExitStatus() != 0 {
+			t.Fatalf("the child ended with status %d, signal %v", status.ExitStatus(), status.Signal())
+		}
+		return false
+	}
+	if role == "publish" && n > 1 {
+		if _, _, err := ch.Claim(0, self, linux.ProcessAlive); err == nil {
+			t.Fatalf("step %d: the place of a publisher that is only stopped was taken", n)
+		}
+	}
+	cmd.Process.Kill()
+	cmd.Wait()
+
+	// A reader in this process waits for what the others publish.
+	r, m := ch.Reader(), NewIncoming(ch)
+	r.next = before
+	heir, wake, err := ch.Claim(0, self, linux.ProcessAlive)
+	if err != nil {
+		t.Fatalf("step %d: %v", n, err)
+	}
+	if role == "publish" && n > 1 && !wake {
+		t.Errorf("step %d: the heir is not told to wake", n)
+	}
+	if wake {
+		linux.FutexWake(ch.word, linux.WakeAll, 2, false)
+	}
+	const each = last / 2
+	for i := range uint64(each) {
+		for _, p := range []*Publisher{other, heir} {
+			if p.Publish(Message{Sequence: i}) {
+				linux.FutexWake(ch.word, linux.WakeAll, 2, false)
+				if left, _ := linux.FutexWake(ch.word, linux.WakeAll, 1, false); left != 0 {
+					t.Fatalf("step %d: the dead process left %d waiters in the kernel", n, left)
+				}
+			}
+		}
+	}
+	select {
+	case <-waiter:
+	case <-time.After(5 * time.Second):
+		t.Fatalf("step %d: a wake was lost", n)
+	}
+	var handled, overrun uint32
+	for word := ch.word.Load(); r.Pending(word) > 0; {
+		switch outcome, by := r.Read(word, m); outcome {
+		case Corrupt:
+			t.Fatalf("step %d: a torn message", n)
+		case Overrun:
+			overrun += by
+		default:
+			handled += by
+		}
+	}
+	published := ch.Distance(before, ch.word.Load())
+	if handled+overrun != published || published < 2*each || published > 2*each+6 || handled != uint32(deathConfig.QueueSize) {
+		t.Fatalf("step %d: published %d, handled %d, overrun %d", n, published, handled, overrun)
+	}
+	seen := map[uint32]bool{} // every message is in one place
+	for s := range ch.slots {
+		seen[messageOf(ch.slots[s].Load())] = true
+	}
+	seen[messageOf(other.scratch)], seen[messageOf(heir.scratch)] = true, true
+	if len(seen) != deathConfig.QueueSize+deathConfig.Publishers {
+		t.Fatalf("step %d: only %d of %d messages are in use", n, len(seen), deathConfig.QueueSize+deathConfig.Publishers)
+	}
+	return true
+}
+
+// TestIdentityDeath: a process number that is used again is not the process.
+func TestIdentityDeath(t *testing.T) {
+	self := linux.ProcessIdentity(os.Getpid())
+	if !linux.ProcessAlive(self) || linux.ProcessAlive(self+1) || linux.ProcessAlive(0) {
+		t.Error("this process is alive, and one of its number that started later is not")
+	}
+	cmd := exec.Command("true")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	id := linux.ProcessIdentity(cmd.Process.Pid)
+	time.Sleep(50 * time.Millisecond)
+	if id != 0 && linux.ProcessAlive(id) {
+		t.Error("a process that has ended and was not reaped counts as alive")
+	}
+	cmd.Wait()
+}
