@@ -4,88 +4,21 @@
 package sim
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"runtime"
 	"runtime/debug"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"aossim/channel"
-	"aossim/eventloop"
 	"aossim/internal/linux"
 	"aossim/internal/result"
-	"aossim/internal/uring"
 	"aossim/scenarios"
 )
-
-// Options change a scenario from the command line. Zero values leave it as it is,
-// but for Warmup, which is the time before each phase that is not counted.
-type Options struct {
-	Duration time.Duration // of each phase
-	Warmup   time.Duration
-	Runs     int
-	Priority int   // of every fifo and rr actor
-	CPUs     []int // dealt to real-time actors without cpus
-	NoRT     bool  // everything under SCHED_OTHER
-	// Progress is told how much of the whole is done, now and then; it may be nil.
-	Progress func(done, all time.Duration, doing string)
-}
-
-// list returns the options that are not as they are by default, as typed.
-func (o Options) list() (l []string) {
-	if o.Duration != 0 {
-		l = append(l, "--duration="+o.Duration.String())
-	}
-	l = append(l, "--warmup="+o.Warmup.String())
-	if o.Priority != 0 {
-		l = append(l, fmt.Sprintf("--priority=%d", o.Priority))
-	}
-	if len(o.CPUs) > 0 {
-		l = append(l, "--affinity="+FormatCPUs(o.CPUs))
-	}
-	if o.NoRT {
-		l = append(l, "--no-rt")
-	}
-	return l
-}
-
-// ErrCannot is wrapped by Run's error where this kernel or this user cannot run
-// the scenario: nothing has started.
-var ErrCannot = errors.New("cannot run here")
-
-// Prepare lays the scenario out on this machine and finds out by doing whether this
-// kernel and this user can run it. Its error is one of the scenario's
-// (*scenarios.Error), or wraps ErrUsage or ErrCannot. Nothing has started then.
-func Prepare(s *scenarios.Scenario, o Options) (*Plan, error) {
-	cpus, err := linux.Affinity()
-	if err != nil {
-		return nil, err
-	}
-	if o.Duration > 0 {
-		s.Duration = scenarios.Duration(o.Duration)
-	}
-	usable := func(cpu int) bool {
-		return slices.Contains(cpus, cpu) || apart(func() error { _, err := linux.SetAffinity([]int{cpu}); return err }) == nil
-	}
-	for _, c := range o.CPUs {
-		if !usable(c) {
-			return nil, fmt.Errorf("%w: --affinity: CPU %d is not there or not allowed here; there are %s", ErrUsage, c, FormatCPUs(cpus))
-		}
-	}
-	p, err := newPlan(s, o, cpus, usable)
-	if err != nil {
-		return nil, err
-	}
-	return p, p.possible()
-}
 
 // Run runs the plan. A run that began always gives a result, with Interrupted or
 // Broken set where it did not end as it should; the error wraps ErrCannot.
@@ -134,69 +67,6 @@ func (p *Plan) Run(ctx context.Context) (*result.Result, error) {
 		}
 	}
 	return r, nil
-}
-
-// ErrUsage is wrapped by errors about options that no machine, or not this one,
-// can follow.
-var ErrUsage = errors.New("wrong usage")
-
-// apart calls f on a thread of its own, which ends with it and takes along what f
-// did to it.
-func apart(f func() error) error {
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // never unlocked
-		done <- f()
-	}()
-	return <-done
-}
-
-// possible finds out by doing whether this kernel and this user can run the plan.
-func (p *Plan) possible() error {
-	for i := range p.Actors {
-		a := &p.Actors[i]
-		s := p.Scenario
-		if a.Kind == subscriber && s.Subscribers[a.Entry].Wait != "futex" || a.Kind == publisher && s.Publishers[a.Entry].Wake == "io_uring" ||
-			a.Kind == load && s.Loads[a.Entry].Kind == "slab" {
-			if err := apart(uring.Probe); err != nil {
-				return fmt.Errorf("%w: %w", ErrCannot, err)
-			}
-			break
-		}
-	}
-	tried := map[linux.Sched]bool{}
-	for i := range p.Actors {
-		a := &p.Actors[i]
-		if tried[a.Sched] {
-			continue
-		}
-		tried[a.Sched] = true
-		switch err := apart(func() error { _, err := linux.SetSched(a.Sched); return err }); {
-		case errors.Is(err, linux.ErrInvalid):
-			return p.Scenario.Errorf(a.Kind, a.Entry, "policy", "%s: this kernel does not take these values", err)
-		case err != nil:
-			return fmt.Errorf("group %q %w: %w", a.Group, ErrCannot, err)
-		}
-	}
-	if highest := p.highest(); highest > 0 {
-		if err := apart(func() error { return above(highest) }); err != nil {
-			return fmt.Errorf("%w: %w", ErrCannot, err)
-		}
-	}
-	return nil
-}
-
-// process is an actor process as the controller has it.
-type process struct {
-	processPlan
-	cmd      *exec.Cmd
-	stdout   bytes.Buffer
-	stderr   bytes.Buffer
-	report   *report     // once it has ended in order
-	err      error       // how it ended otherwise
-	external bool        // runs external programs
-	ended    bool        // the controller took notice
-	gone     atomic.Bool // the process was reaped: its number may be another's
 }
 
 // controller leads one run.
@@ -295,70 +165,6 @@ func (c *controller) start(ctx context.Context) error {
 		}
 		return slow
 	}, nil)
-}
-
-func (c *controller) spawn(i int, inherited []*os.File) error {
-	p := &process{processPlan: c.plan.Processes[i], external: c.plan.external(i)}
-	orders, err := json.Marshal(order{c.plan, i, os.Getpid()})
-	if err != nil {
-		return err
-	}
-	p.cmd = exec.Command("/proc/self/exe", ActorCommand)
-	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = bytes.NewReader(orders), &p.stdout, &p.stderr
-	p.cmd.ExtraFiles = inherited
-	p.cmd.WaitDelay = time.Second
-	// Every actor keeps a P while it blocks, and a few are for the runtime. The
-	// signal by which the scheduler preempts would interrupt the actors' system calls.
-	p.cmd.Env = append(os.Environ(),
-		fmt.Sprintf("GOMAXPROCS=%d", len(p.Actors)+4),
-		"GODEBUG="+strings.TrimPrefix(os.Getenv("GODEBUG")+",asyncpreemptoff=1", ","))
-	linux.TieToParent(p.cmd, p.external)
-	if err := p.cmd.Start(); err != nil {
-		return fmt.Errorf("starting an actor process of group %q: %w", p.Group, err)
-	}
-	c.processes = append(c.processes, p)
-	go func() {
-		err := p.cmd.Wait()
-		p.gone.Store(true)
-		p.report = new(report)
-		switch e := json.Unmarshal(p.stdout.Bytes(), p.report); {
-		case e != nil:
-			p.report = nil
-			p.err = fmt.Errorf("a process of group %q ended before its time: %s%s", p.Group, linux.DescribeExit(p.cmd.ProcessState), tail(p.stderr.String()))
-		case p.report.Missing:
-			p.err = fmt.Errorf("group %q %w: %s", p.Group, ErrCannot, p.report.Error)
-		case p.report.Error != "":
-			p.err = fmt.Errorf("group %q: %s", p.Group, p.report.Error)
-		case err != nil:
-			p.err = fmt.Errorf("a process of group %q: %w", p.Group, err)
-		}
-		c.exits <- p
-	}()
-	return nil
-}
-
-// external says whether a process runs external programs.
-func (p *Plan) external(process int) bool {
-	a := &p.Actors[p.Processes[process].Actors[0]]
-	return a.Kind == load && p.Scenario.Loads[a.Entry].Kind == "command"
-}
-
-// tail returns the end of what a process said on its standard error.
-func tail(text string) string {
-	const most = 2000
-	if text = strings.TrimSpace(text); text == "" {
-		return ""
-	}
-	return ": " + text[max(0, len(text)-most):]
-}
-
-// exited notes that a process has ended.
-func (c *controller) exited(p *process) error {
-	p.ended = true
-	if p.err != nil {
-		return p.err
-	}
-	return fmt.Errorf("a process of group %q ended before its time", p.Group)
 }
 
 // until waits until left returns no actors any more. It returns an error where an
@@ -600,65 +406,4 @@ func (c *controller) settle(ctx context.Context, w uint32) error {
 	})
 	time.Sleep(grace)
 	return err
-}
-
-// stop ends all actors and gathers their reports as far as they come.
-func (c *controller) stop(ctx context.Context) {
-	c.set(eventloop.Stop, 0, 0)
-	limit := joinLimit
-	if ctx.Err() != nil {
-		limit = interruptLimit
-	}
-	timeout := time.After(limit)
-	for range c.left() {
-		select {
-		case p := <-c.exits:
-			p.ended = true
-		case <-timeout:
-			return
-		}
-	}
-}
-
-// left is how many processes have not been seen to end.
-func (c *controller) left() (n int) {
-	for _, p := range c.processes {
-		if !p.ended {
-			n++
-		}
-	}
-	return n
-}
-
-// end ends what is left of the actor processes, and waits until they are gone.
-func (c *controller) end() {
-	c.kill()
-	force := time.After(time.Second)
-	for range c.left() {
-		select {
-		case <-c.exits:
-		case <-force:
-			for _, p := range c.processes {
-				if !p.gone.Load() {
-					linux.KillGroup(p.cmd)
-				}
-			}
-			<-c.exits
-		}
-	}
-}
-
-// kill ends all actor processes at once; those that run an external program are
-// asked to, as only they know its process group. It does nothing but system calls: the
-// watchdog uses it when there is no CPU for anything else.
-func (c *controller) kill() {
-	for _, p := range c.processes {
-		switch {
-		case p.gone.Load():
-		case p.external:
-			linux.TerminateGroup(p.cmd)
-		default:
-			linux.KillGroup(p.cmd)
-		}
-	}
 }
