@@ -329,7 +329,7 @@ func (p *Publisher) Publish(m Message) (moved bool) {
 	binary.NativeEndian.PutUint64(p.buf[8:], uint64(m.Scheduled))
 	binary.NativeEndian.PutUint64(p.buf[16:], m.Sequence)
 	msg := ch.message(messageOf(p.scratch))
-	// A reader that still copies what this message was must see it go first.
+	// A reader that still copies what this message was must see it go first (invariant 3).
 	p.store(StepInvalidate, &msg[0], uint64(Nothing))
 	p.store(StepSum, &msg[1], uint64(crc32.Checksum(p.buf, castagnoli)))
 	for i := range msg[wordsFixed:] {
@@ -341,7 +341,7 @@ func (p *Publisher) Publish(m Message) (moved bool) {
 		slot := &ch.slots[next%uint32(ch.QueueSize)]
 		old := p.load(StepSlot, slot)
 		switch indexOf(old) {
-		case next: // taken, and its publisher has not moved the word yet
+		case next: // taken, and its publisher has not moved the word yet (invariants 6 and 7)
 			if p.cas32(StepHelp, ch.word, word, ch.Add(next, 1)) {
 				moved = true
 			}
@@ -353,14 +353,14 @@ func (p *Publisher) Publish(m Message) (moved bool) {
 		p.store(StepReplaced, &p.line[lineReplaced], old)
 		p.store(StepIndex, &msg[0], uint64(next))
 		// The message to be replaced may still stand in the line of its publisher, who
-		// was stopped, or died, a lap ago. It must not be in two places.
+		// was stopped, or died, a lap ago. It must not be in two places (invariant 4).
 		if q := publisherOf(old); q != p.number && q != nobody {
 			ch.complete(&p.stepper, slot, old)
 		}
-		if !p.cas(StepPublish, slot, old, p.slotValue(next)) {
+		if !p.cas(StepPublish, slot, old, p.slotValue(next)) { // invariants 2 and 4
 			continue
 		}
-		if p.cas32(StepMove, ch.word, word, ch.Add(next, 1)) {
+		if p.cas32(StepMove, ch.word, word, ch.Add(next, 1)) { // invariant 1
 			moved = true
 		}
 		scratch := p.scratch
@@ -472,7 +472,7 @@ func (r *Reader) Read(word uint32, m *Incoming) (Outcome, uint32) {
 	}
 	first := messageOf(slot) * r.stride
 	msg := r.messages[first : first+r.words]
-	if uint32(r.load(StepReadIndex, &msg[0])) != index {
+	if uint32(r.load(StepReadIndex, &msg[0])) != index { // invariant 5
 		return Overrun, 1
 	}
 	sum := uint32(r.load(StepReadSum, &msg[1]))

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -348,6 +349,48 @@ func TestCollection(t *testing.T) {
 		}
 	}
 	t.Errorf("no failed check for it: broken %q, %+v", r.Broken, r.Failed())
+}
+
+// TestRepeatedRuns starts and stops all processes of a scenario again and again: no
+// file or process is left over, and the last runs take no longer than the first. A
+// thousand runs take some minutes:
+//
+//	AOSSIM_CYCLES=1000 go test ./internal/sim -run RepeatedRuns -v -timeout 20m
+func TestRepeatedRuns(t *testing.T) {
+	cycles := 20
+	if n, err := strconv.Atoi(os.Getenv("AOSSIM_CYCLES")); err == nil {
+		cycles = n
+	}
+	text := pair("", "") + "[[subscriber]]\ngroup = \"other\"\nchannels = [\"/c\"]\nprocesses = true\nwait = \"eventfd\"\n"
+	var took []float64
+	files := 0
+	for i := range cycles {
+		from := time.Now()
+		pass(t, simulate(t, text, Options{Duration: 20 * time.Millisecond}))
+		took = append(took, time.Since(from).Seconds())
+		list, err := filepath.Glob("/proc/self/fd/*")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 {
+			files = len(list)
+		}
+		if len(list) > files {
+			t.Fatalf("run %d: %d files are open, after the first run it were %d", i, len(list), files)
+		}
+	}
+	children, err := filepath.Glob("/proc/self/task/*/children")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range children {
+		if pids, err := os.ReadFile(c); err == nil && len(pids) > 0 {
+			t.Errorf("processes %s are left", pids)
+		}
+	}
+	if first, last := median(took[:cycles/2]), median(took[cycles/2:]); last > 2*first {
+		t.Errorf("a run took %.3f s at first and %.3f s at last", first, last)
+	}
 }
 
 func TestExpect(t *testing.T) {
