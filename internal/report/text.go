@@ -344,7 +344,7 @@ func oneBehind(rate float64) float64 {
 
 func (t *text) messages() {
 	tab := table{left: 2}
-	tab.add("phase", "group", "published", "behind", "handled", "overrun", "wakes", "lost", "late", "spurious")
+	tab.add("phase", "group", "published", "missed", "handled", "overrun", "wakes", "lost", "late", "spurious")
 	for _, r := range t.rows() {
 		count := func(f func(g *result.Group) int64, has bool) string {
 			if !has {
@@ -364,7 +364,7 @@ func (t *text) messages() {
 			count(func(g *result.Group) int64 { return g.SpuriousWakes }, armed))
 	}
 	tab.write(t)
-	t.printf("behind: published after the next message was due, or not at all. Wakes are lost where the loop still slept on a word\n" +
+	t.printf("missed: deadlines, of messages published after the next one was due, or not at all. Wakes are lost where the loop still slept on a word\n" +
 		"that had moved on for 100 ms; late where they came later than the scenario's bound (5 ms unless given), for whatever\n" +
 		"reason, the thread's own start included. spurious: woken with the word unchanged, as when\n" +
 		"the publish that made an arm fail wakes only after its message was handled and the channel armed again.\n\n")
