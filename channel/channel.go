@@ -141,7 +141,7 @@ func Create(mem []byte, c Config) *Channel {
 	}
 	ch.word.Store(first)
 	// Every slot names a message of the lap before, as if it had been published.
-	index := ch.Add(ch.next(first), -c.QueueSize)
+	index := ch.Add(nextOf(first), -c.QueueSize)
 	for i := range c.QueueSize {
 		ch.slots[index%uint32(c.QueueSize)].Store(uint64(index)<<32 | nobody<<messageBits | uint64(i))
 		index = ch.Add(index, 1)
@@ -187,8 +187,8 @@ func (ch *Channel) message(i uint32) []atomic.Uint64 {
 // Word returns the futex word.
 func (ch *Channel) Word() *atomic.Uint32 { return ch.word }
 
-// next is the queue index that a word's value stands for.
-func (ch *Channel) next(word uint32) uint32 {
+// nextOf is the queue index that a word's value stands for.
+func nextOf(word uint32) uint32 {
 	if word == Nothing {
 		return 0
 	}
@@ -205,11 +205,15 @@ func (ch *Channel) Add(index uint32, n int) uint32 {
 // Distance returns how many messages were published between two values of the
 // word, from being the earlier one.
 func (ch *Channel) Distance(from, to uint32) uint32 {
-	from, to = ch.next(from), ch.next(to)
+	return distance(nextOf(from), nextOf(to), ch.wrap())
+}
+
+// distance is how many queue indexes lie from one to another, which wrap.
+func distance(from, to, wrap uint32) uint32 {
 	if to >= from {
 		return to - from
 	}
-	return ch.wrap() - from + to
+	return wrap - from + to
 }
 
 // Message is what a publisher sends besides its payload.
@@ -304,7 +308,7 @@ func (p *Publisher) help() {
 	ch := p.ch
 	for {
 		word := p.load32(StepWord, ch.word)
-		next := ch.next(word)
+		next := nextOf(word)
 		if indexOf(p.load(StepSlot, &ch.slots[next%uint32(ch.QueueSize)])) != next {
 			return
 		}
@@ -337,7 +341,7 @@ func (p *Publisher) Publish(m Message) (moved bool) {
 	}
 	for {
 		word := p.load32(StepWord, ch.word)
-		next := ch.next(word)
+		next := nextOf(word)
 		slot := &ch.slots[next%uint32(ch.QueueSize)]
 		old := p.load(StepSlot, slot)
 		switch indexOf(old) {
@@ -407,7 +411,7 @@ type Reader struct {
 func (ch *Channel) Reader() Reader {
 	stride := ch.messageSize() / 8
 	return Reader{
-		word: ch.word, slots: ch.slots, wrap: ch.wrap(), next: ch.next(ch.word.Load()),
+		word: ch.word, slots: ch.slots, wrap: ch.wrap(), next: nextOf(ch.word.Load()),
 		messages: linux.Uint64sAt(ch.mem, ch.messagesOffset(), stride*(ch.QueueSize+ch.Publishers)),
 		stride:   uint32(stride), words: uint32(wordsFixed + stampSize/8 + ch.payloadWords()),
 	}
@@ -417,22 +421,12 @@ func (ch *Channel) Reader() Reader {
 func (r *Reader) Word() *atomic.Uint32 { return r.word }
 
 // Skip moves on to the messages published from now on.
-func (r *Reader) Skip() {
-	if r.next = r.word.Load(); r.next == Nothing {
-		r.next = 0
-	}
-}
+func (r *Reader) Skip() { r.next = nextOf(r.word.Load()) }
 
 // Pending returns how many messages the reader is behind the value word of the
 // channel's word.
 func (r *Reader) Pending(word uint32) uint32 {
-	switch {
-	case word == Nothing:
-		return 0
-	case word < r.next:
-		return r.wrap - r.next + word
-	}
-	return word - r.next
+	return distance(r.next, nextOf(word), r.wrap)
 }
 
 // advance moves the reader on by n messages.

@@ -188,7 +188,7 @@ func TestConcurrent(t *testing.T) {
 		}
 		for range 2 {
 			r, m := ch.Reader(), NewIncoming(ch)
-			r.next = ch.next(first)
+			r.next = nextOf(first)
 			wg.Go(func() {
 				last := [publishers]int64{-1, -1, -1}
 				for read, lost := 0, uint32(0); read+int(lost) < publishers*each; {

@@ -140,7 +140,7 @@ func killAt(t *testing.T, role string, n int) bool {
 			other.Publish(Message{Sequence: i})
 		}
 	}
-	before := ch.next(ch.word.Load())
+	before := nextOf(ch.word.Load())
 	// Somebody waits for every move of the word; its bit is not the child's.
 	const last = 2 * 10_000
 	waiter := make(chan struct{})

@@ -141,7 +141,7 @@ func (w *world) state(seed maphash.Seed) uint64 {
 // check holds the state to the invariants of the package comment.
 func (w *world) check() error {
 	ch, size := w.ch, w.ch.QueueSize
-	next := ch.next(ch.word.Load())
+	next := nextOf(ch.word.Load())
 	for n := range size { // 2
 		index := ch.Add(next, n-size)
 		got := indexOf(ch.slots[index%uint32(size)].Load())
@@ -243,7 +243,7 @@ func read(n int) func(*world, *actor) {
 					w.t.Errorf("queue index %d: read %v, sent was %v", index, got, w.sent[index])
 				case outcome == Read && binary.NativeEndian.Uint64(m.Payload(w.ch)) != got.publisher<<8|got.sequence:
 					w.t.Errorf("queue index %d: a payload of another message", index)
-				case outcome == Overrun && by == 1 && w.ch.Distance(index, w.ch.next(w.ch.word.Load())) < uint32(w.ch.QueueSize):
+				case outcome == Overrun && by == 1 && w.ch.Distance(index, nextOf(w.ch.word.Load())) < uint32(w.ch.QueueSize):
 					w.t.Errorf("queue index %d: overrun, though no message of the next lap can have its place", index)
 				}
 			}
@@ -337,7 +337,7 @@ func bytesOf(s []int8) []int8 { return append(make([]int8, 0, len(s)+1), s...) }
 
 // finish checks a state in which nothing can happen any more.
 func (w *world) finish(schedule []int8, first uint32, total, others int) {
-	sent := int(w.ch.Distance(first, w.ch.next(w.ch.word.Load())))
+	sent := int(w.ch.Distance(first, nextOf(w.ch.word.Load())))
 	if !w.dead && sent != total || w.dead && (sent < others || sent > others+1) { // the dead one's message, or not
 		w.t.Errorf("after %v: %d messages were published, want %d", schedule, sent, total)
 	}
@@ -349,7 +349,7 @@ func (w *world) finish(schedule []int8, first uint32, total, others int) {
 	if w.dead && w.actors[0].owes {
 		w.t.Errorf("after %v: invariant 6: nobody wakes the word that the dead publisher moved", schedule)
 	}
-	next := w.ch.next(w.ch.word.Load())
+	next := nextOf(w.ch.word.Load())
 	if indexOf(w.ch.slots[next%uint32(w.ch.QueueSize)].Load()) == next {
 		w.t.Errorf("after %v: queue index %d stands in its slot and nobody moves the word", schedule, next)
 	}

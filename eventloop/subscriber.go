@@ -355,6 +355,9 @@ func (s *Subscriber) refused(u *unit, after int64) {
 func (s *Subscriber) woken(u *unit) {
 	u.woke = s.reaped
 	s.now.Wakes++
+	if s.Wait == Eventfd {
+		return // no arm ends with it, and the word was never armed
+	}
 	s.Total.Wakes++
 	for i := range u.inputs {
 		if in := &u.inputs[i]; in.word.Load() != in.armed {
@@ -376,6 +379,10 @@ func (s *Subscriber) unobserved(u *unit) {
 }
 
 func (s *Subscriber) push(u *unit) {
+	if s.Wait == Eventfd {
+		s.ring.Push(uring.PollMultishot(int(u.inputs[0].Eventfd.Fd()), u.id))
+		return
+	}
 	if s.vector != nil {
 		for i := range u.inputs {
 			in := &u.inputs[i]
@@ -469,19 +476,9 @@ func (s *Subscriber) pollLoop() error {
 	linux.Pin()
 	defer linux.Unpin()
 	for _, u := range s.ready {
-		s.ring.Push(uring.PollMultishot(int(u.inputs[0].Eventfd.Fd()), u.id))
+		s.push(u)
 	}
-	for {
-		stays := !s.leaves()
-		for _, u := range s.ready {
-			if u.fired {
-				u.fired = false
-				s.now.Wakes++
-			}
-		}
-		if !stays {
-			return nil
-		}
+	for s.begin() {
 		s.drainReady()
 		s.settle(linux.Now())
 		s.ready = s.ready[:0]
@@ -489,6 +486,7 @@ func (s *Subscriber) pollLoop() error {
 			return err
 		}
 	}
+	return nil
 }
 
 // futexLoop waits by futex(2).
@@ -580,7 +578,7 @@ func (s *Subscriber) reap(now int64) error {
 		switch {
 		case c.Res >= 0:
 			if s.Wait == Eventfd && c.Flags&uring.CQEMore == 0 {
-				s.ring.Push(uring.PollMultishot(int(u.inputs[0].Eventfd.Fd()), u.id))
+				s.push(u)
 			}
 			if u.fired {
 				continue // an eventfd that was written to twice

@@ -145,13 +145,10 @@ func (o *order) run() (*report, error) {
 			continue
 		default:
 		}
-		// Not a Go timer, which would wake two or three threads instead of one.
 		for _, m := range minded {
 			m.Look()
 		}
-		linux.Pin()
-		linux.SleepFor(mindEvery)
-		linux.Unpin()
+		sleepPinned(mindEvery)
 	}
 	for _, m := range minded {
 		m.Account()
@@ -234,7 +231,7 @@ func (o *order) runActor(i int, ctl *control, channels []*channel.Channel, event
 		return fail(err)
 	}
 	windows, phases := p.stats(a)
-	progress, _, setReady := ctl.actor(i)
+	progress := ctl.progress(i)
 	if a.Kind == publisher {
 		c, err := p.publisherConfig(a, channels, eventfds)
 		if err != nil {
@@ -244,7 +241,7 @@ func (o *order) runActor(i int, ctl *control, channels []*channel.Channel, event
 		if err != nil {
 			return fail(err)
 		}
-		setReady()
+		ctl.ready(i).Store(1)
 		err = pub.Run()
 		if e := pub.Close(); err == nil {
 			err = e
@@ -266,7 +263,7 @@ func (o *order) runActor(i int, ctl *control, channels []*channel.Channel, event
 		}
 		sub := eventloop.NewSubscriber(c, &ctl.windows, progress, windows)
 		minders <- eventloop.NewMinder(sub)
-		setReady()
+		ctl.ready(i).Store(1)
 		if err := sub.Run(); err != nil {
 			return fail(err)
 		}

@@ -159,7 +159,7 @@ func (c *controller) start(ctx context.Context) error {
 	}
 	return c.until(ctx, 30*time.Second, "get ready", func() (slow []int) {
 		for i := range p.Actors {
-			if _, ready, _ := c.control.actor(i); !ready() {
+			if c.control.ready(i).Load() == 0 {
 				slow = append(slow, i)
 			}
 		}
@@ -261,7 +261,7 @@ func (c *controller) prepare(ctx context.Context, w uint32) error {
 			if before == a.Active[w-1] {
 				continue
 			}
-			if p, _, _ := c.control.actor(i); p.Done.Load() < uint64(w) {
+			if c.control.progress(i).Done.Load() < uint64(w) {
 				slow = append(slow, i)
 			}
 		}
@@ -286,8 +286,7 @@ func (c *controller) account() {
 	c.follow()
 	copy(c.base, c.moved)
 	for i := range c.plan.Actors {
-		p, _, _ := c.control.actor(i)
-		c.counts[i] = p.Count.Load()
+		c.counts[i] = c.control.progress(i).Count.Load()
 	}
 }
 
@@ -369,7 +368,7 @@ func (c *controller) sleep(ctx context.Context, win window, length time.Duration
 func (c *controller) settle(ctx context.Context, w uint32) error {
 	err := c.until(ctx, joinLimit, "stop publishing", func() (slow []int) {
 		for i, a := range c.plan.Actors {
-			if p, _, _ := c.control.actor(i); a.Kind == publisher && p.Done.Load() < uint64(w) {
+			if a.Kind == publisher && c.control.progress(i).Done.Load() < uint64(w) {
 				slow = append(slow, i)
 			}
 		}
@@ -392,15 +391,14 @@ func (c *controller) settle(ctx context.Context, w uint32) error {
 			for _, ch := range a.Channels {
 				expected += c.moved[ch] - c.base[ch]
 			}
-			if p, _, _ := c.control.actor(i); p.Count.Load() < expected {
+			if c.control.progress(i).Count.Load() < expected {
 				slow = append(slow, i)
 			}
 		}
 		return slow
 	}, func() (sum uint64) {
 		for i := range c.plan.Actors {
-			p, _, _ := c.control.actor(i)
-			sum += p.Count.Load()
+			sum += c.control.progress(i).Count.Load()
 		}
 		return sum
 	})

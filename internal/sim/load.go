@@ -63,9 +63,8 @@ func (o *order) runLoad(i int, ctl *control, channels []*channel.Channel) (d out
 	}
 	var granted result.Actor
 	if granted, d.err = a.become(); d.err == nil {
-		progress, _, setReady := ctl.actor(i)
-		setReady()
-		d.err = l.run(entry.Kind, progress)
+		ctl.ready(i).Store(1)
+		d.err = l.run(entry.Kind, ctl.progress(i))
 	}
 	if d.err != nil {
 		d.err = fmt.Errorf("load %q: %w", entry.Kind, d.err)

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"sync/atomic"
 
 	"aossim/channel"
 	"aossim/eventloop"
@@ -110,13 +111,18 @@ func newControl(mem []byte) *control {
 	return &control{mem, eventloop.Windows{Current: linux.Uint32At(mem, 0), Start: &times[0], End: &times[1]}}
 }
 
-// actor returns an actor's line.
-func (c *control) actor(i int) (p eventloop.Progress, ready func() bool, setReady func()) {
-	line := linux.Uint64sAt(c.mem, actorsOffset+lineSize*i, 3)
-	return eventloop.Progress{Count: &line[0], Done: &line[1]},
-		func() bool { return line[2].Load() != 0 },
-		func() { line[2].Store(1) }
+func (c *control) line(i int) []atomic.Uint64 {
+	return linux.Uint64sAt(c.mem, actorsOffset+lineSize*i, 3)
 }
+
+// progress returns what an actor tells while it runs.
+func (c *control) progress(i int) eventloop.Progress {
+	line := c.line(i)
+	return eventloop.Progress{Count: &line[0], Done: &line[1]}
+}
+
+// ready is not 0 once an actor waits for its first window.
+func (c *control) ready(i int) *atomic.Uint64 { return &c.line(i)[2] }
 
 // count returns how many actors there are of a kind.
 func (p *Plan) count(kind string) (n int) {

@@ -53,7 +53,7 @@ func startWatchdog(priority int, cpus []int, bite func()) (*watchdog, error) {
 		}
 		for !w.stop.Load() {
 			w.canary.Add(1)
-			sleepTick()
+			sleepPinned(int64(tick))
 		}
 	}()
 	if err := <-started; err != nil {
@@ -63,11 +63,12 @@ func startWatchdog(priority int, cpus []int, bite func()) (*watchdog, error) {
 	return w, nil
 }
 
-// sleepTick sleeps in a raw system call that no signal of the Go scheduler
-// interrupts; between two of them a collection can go on.
-func sleepTick() {
+// sleepPinned sleeps for d ns in a raw system call that no signal of the Go scheduler
+// interrupts; between two of them a collection can go on. A Go timer would wake two or
+// three threads instead of one.
+func sleepPinned(d int64) {
 	linux.Pin()
-	linux.SleepFor(int64(tick))
+	linux.SleepFor(d)
 	linux.Unpin()
 }
 
@@ -104,7 +105,7 @@ func (p *Plan) highest() (highest int) {
 func (w *watchdog) watch(bite func()) {
 	last, still := w.canary.Load(), 0
 	for !w.stop.Load() {
-		sleepTick()
+		sleepPinned(int64(tick))
 		now := w.canary.Load()
 		if now != last {
 			last, still = now, 0
