@@ -119,8 +119,8 @@ func (c Config) Size() int {
 	return c.messagesOffset() + c.messageSize()*(c.QueueSize+c.Publishers)
 }
 
-// wrap is where queue indexes start again at 0.
-func (c Config) wrap() uint32 { return uint32(1<<32 - int64(c.QueueSize)) }
+// Wrap is where queue indexes start again at 0.
+func (c Config) Wrap() uint32 { return uint32(1<<32 - int64(c.QueueSize)) }
 
 // Channel is one process's view of a channel. All methods may be called from
 // any thread.
@@ -137,7 +137,7 @@ func Create(mem []byte, c Config) *Channel {
 	ch := Open(mem, c)
 	first := Nothing
 	if c.Start != 0 {
-		first = c.Start % c.wrap()
+		first = c.Start % c.Wrap()
 	}
 	ch.word.Store(first)
 	// Every slot names a message of the lap before, as if it had been published.
@@ -198,14 +198,14 @@ func nextOf(word uint32) uint32 {
 // Add returns the queue index n after index, or before it where n is negative; n
 // must be less than 2^31 either way.
 func (ch *Channel) Add(index uint32, n int) uint32 {
-	w := int64(ch.wrap())
+	w := int64(ch.Wrap())
 	return uint32((int64(index) + int64(n) + w) % w)
 }
 
 // Distance returns how many messages were published between two values of the
 // word, from being the earlier one.
 func (ch *Channel) Distance(from, to uint32) uint32 {
-	return distance(nextOf(from), nextOf(to), ch.wrap())
+	return distance(nextOf(from), nextOf(to), ch.Wrap())
 }
 
 // distance is how many queue indexes lie from one to another, which wrap.
@@ -411,7 +411,7 @@ type Reader struct {
 func (ch *Channel) Reader() Reader {
 	stride := ch.messageSize() / 8
 	return Reader{
-		word: ch.word, slots: ch.slots, wrap: ch.wrap(), next: nextOf(ch.word.Load()),
+		word: ch.word, slots: ch.slots, wrap: ch.Wrap(), next: nextOf(ch.word.Load()),
 		messages: linux.Uint64sAt(ch.mem, ch.messagesOffset(), stride*(ch.QueueSize+ch.Publishers)),
 		stride:   uint32(stride), words: uint32(wordsFixed + stampSize/8 + ch.payloadWords()),
 	}

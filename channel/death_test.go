@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 // child works on the channel in the memory that it inherits, and stops itself at the
 // step it was told, to be killed there.
 func child(role string) {
-	mem, err := linux.Map(os.NewFile(3, "memory"), deathConfig.Size())
+	mem, _, err := linux.Map(os.NewFile(3, "memory"), deathConfig.Size())
 	if err != nil {
 		panic(err)
 	}
@@ -124,7 +124,7 @@ func killAt(t *testing.T, role string, n int) bool {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	mem, err := linux.Map(file, deathConfig.Size())
+	mem, _, err := linux.Map(file, deathConfig.Size())
 	if err != nil {
 		t.Fatal(err)
 	}

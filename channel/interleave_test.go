@@ -286,7 +286,7 @@ func explore(t *testing.T, config Config, bodies []func(*world, *actor), heir, t
 	seed := maphash.MakeSeed()
 	seen := map[uint64]bool{}
 	ends := 0
-	first := config.Start % config.wrap()
+	first := config.Start % config.Wrap()
 	for todo := [][]int8{nil}; len(todo) > 0 && !t.Failed(); {
 		schedule := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]

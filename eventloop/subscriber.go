@@ -51,8 +51,8 @@ type SubscriberConfig struct {
 type input struct {
 	reader channel.Reader
 	word   *atomic.Uint32
-	// entry is the last arm, written right before it is issued: its number << 32 |
-	// its value. The minder reads it.
+	// entry is the last arm that may be slept on: its number << 32 | its value. The
+	// minder reads it.
 	entry   atomic.Uint64
 	armed   uint32
 	expects bool // a wake was read: the next message is the one that it is for
@@ -329,13 +329,20 @@ func (s *Subscriber) load(u *unit, start int64) {
 		}
 		still = still || s.windows.Current.Load() == Stop
 	}
-	for i := range u.inputs {
-		in := &u.inputs[i]
-		in.entry.Store((in.entry.Load()>>32+1)<<32 | uint64(in.armed))
+	if s.Combined || s.Wait == Futex {
+		u.note() // the call that arms also sleeps
 	}
 	s.now.Arms++
 	s.Total.Arms++
 	s.intervalArms++
+}
+
+// note shows the minder what the unit sleeps on, before it can sleep.
+func (u *unit) note() {
+	for i := range u.inputs {
+		in := &u.inputs[i]
+		in.entry.Store((in.entry.Load()>>32+1)<<32 | uint64(in.armed))
+	}
 }
 
 // refused accounts for a failed arm whose submission returned at after.
@@ -451,6 +458,7 @@ func (s *Subscriber) ringLoop() error {
 			case s.Combined:
 				s.unobserved(u)
 			default:
+				u.note()
 				s.later(s.now.ArmWindow, after-u.loaded)
 				if u.woke != 0 {
 					s.later(s.now.Rearm, after-u.woke)

@@ -50,6 +50,26 @@ type runCommand struct {
 	JSON      bool          `name:"json" help:"Write the result to standard output, instead of the text."`
 	Quiet     bool          `short:"q" help:"No progress, and of the text the first table only."`
 	NoRT      bool          `name:"no-rt" help:"Run everything under plain SCHED_OTHER."`
+	Observe   observe       `help:"After each run, observe the kernel in a shorter pass, or fail with exit code 4 where that is not possible; =all observes throughout, =no never. Without the flag it is done where it is possible."`
+}
+
+// observe is the value of --observe, which may be left out.
+type observe sim.Observe
+
+// IsBool has the parser take the flag without a value.
+func (*observe) IsBool() bool { return true }
+
+// Decode reads =VALUE, where there is one.
+func (o *observe) Decode(ctx *kong.DecodeContext) error {
+	*o = observe(sim.ObservePass)
+	if t := ctx.Scan.Peek(); t.Type == kong.FlagValueToken {
+		*o = observe(fmt.Sprint(ctx.Scan.Pop().Value))
+	}
+	switch sim.Observe(*o) {
+	case sim.ObservePass, sim.ObserveAll, sim.ObserveNot:
+		return nil
+	}
+	return fmt.Errorf("%q is none of %s, %s and %s", string(*o), sim.ObservePass, sim.ObserveAll, sim.ObserveNot)
 }
 
 type listCommand struct{}
@@ -151,7 +171,7 @@ func (c *reportCommand) Run(env *environment) error {
 }
 
 func (c *runCommand) options() (sim.Options, error) {
-	o := sim.Options{Duration: c.Duration, Warmup: c.Warmup, Runs: c.Runs, Priority: c.Priority, NoRT: c.NoRT}
+	o := sim.Options{Observe: cmp.Or(sim.Observe(c.Observe), sim.ObserveIfPossible), Duration: c.Duration, Warmup: c.Warmup, Runs: c.Runs, Priority: c.Priority, NoRT: c.NoRT}
 	wrong := func(format string, args ...any) (sim.Options, error) {
 		return o, fmt.Errorf("%w: %s", sim.ErrUsage, fmt.Sprintf(format, args...))
 	}

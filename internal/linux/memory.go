@@ -3,11 +3,13 @@ package linux
 import (
 	"fmt"
 	"os"
+	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
-// CreateShared makes an anonymous shared memory file of size bytes
+// CreateShared makes an anonymous shared memory file of at least size bytes
 // (memfd_create(2)): it has no name in any file system and is gone with its last
 // process. The caller closes the file.
 func CreateShared(name string, size int) (*os.File, error) {
@@ -18,33 +20,73 @@ func CreateShared(name string, size int) (*os.File, error) {
 	f := os.NewFile(uintptr(fd), name)
 	// Allocating now, not at the first touch, turns a lack of memory into an
 	// error here instead of a SIGBUS in an actor.
-	if err := unix.Fallocate(fd, 0, 0, int64(size)); err != nil {
+	if err := unix.Fallocate(fd, 0, 0, int64(whole(size))); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("allocating %d bytes of shared memory: %w; free memory, or make queue_size, max_size or count smaller", size, err)
 	}
 	return f, nil
 }
 
-// Map maps size bytes of f, shared and prefaulted. Unmap ends it.
-func Map(f *os.File, size int) ([]byte, error) {
-	mem, err := unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
+// largestHuge is the largest huge page that is worth rounding up to (bytes): arm64 with
+// 64 KiB pages has some of 512 MiB.
+const largestHuge = 2 << 20
+
+// HugePage returns the size (bytes) of a transparent huge page, or 0 where the kernel
+// has none (PREEMPT_RT has none) or only too large ones.
+func HugePage() int {
+	data, err := os.ReadFile("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
 	if err != nil {
-		return nil, fmt.Errorf("mapping %d bytes of %s: %w", size, f.Name(), err)
+		return 0
 	}
-	return mem, nil
+	if n, err := strconv.Atoi(strings.TrimSpace(string(data))); err == nil && n <= largestHuge {
+		return n
+	}
+	return 0
+}
+
+// whole rounds size up to whole pages, huge ones where there are any.
+func whole(size int) int {
+	page := max(os.Getpagesize(), HugePage())
+	return (size + page - 1) / page * page
+}
+
+// Map maps what CreateShared made for size bytes, shared, prefaulted and in huge pages
+// where it can: a message in a page not used for a while costs a walk of page tables,
+// in a virtual machine of two. UnmapShared ends it. It also returns the size of the pages (bytes).
+func Map(f *os.File, size int) ([]byte, int, error) {
+	huge := HugePage()
+	mem, err := mmapAligned(int(f.Fd()), whole(size), max(huge, os.Getpagesize()))
+	if err != nil {
+		return nil, 0, fmt.Errorf("mapping %d bytes of %s: %w", size, f.Name(), err)
+	}
+	// Linux 6.1; it does not ask whether the administrator has huge pages on.
+	if huge > 0 && unix.Madvise(mem, unix.MADV_COLLAPSE) == nil {
+		return mem, huge, nil
+	}
+	return mem, os.Getpagesize(), nil
 }
 
 // MapAnonymous maps size bytes of zeroed private memory, prefaulted.
 func MapAnonymous(size int) ([]byte, error) {
-	mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE,
-		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
+	return mapAnonymous(size, unix.MAP_PRIVATE)
+}
+
+// MapAnonymousShared is MapAnonymous for memory that is found by what it is, not by its
+// address (MAP_SHARED): futex words in it are used without FUTEX2_PRIVATE.
+func MapAnonymousShared(size int) ([]byte, error) {
+	return mapAnonymous(size, unix.MAP_SHARED)
+}
+
+func mapAnonymous(size, kind int) ([]byte, error) {
+	mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, kind|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
 	if err != nil {
 		return nil, fmt.Errorf("mapping %d bytes: %w", size, err)
 	}
 	return mem, nil
 }
 
-// Unmap ends a mapping. No request in the kernel may refer to it any more.
+// Unmap ends a mapping that MapAnonymous or MapAnonymousShared made. No request in
+// the kernel may refer to it any more.
 func Unmap(mem []byte) error { return unix.Munmap(mem) }
 
 // Discard gives a private mapping's pages back (madvise(2), MADV_DONTNEED):

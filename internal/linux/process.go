@@ -162,3 +162,12 @@ func MemoryTotal() uint64 {
 func NameThread(name string) {
 	_ = os.WriteFile("/proc/thread-self/comm", []byte(name), 0)
 }
+
+// FileIdentity returns the device and inode of a file (stat(2)).
+func FileIdentity(path string) (device, inode uint64, err error) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return 0, 0, fmt.Errorf("%s: %w", path, err)
+	}
+	return uint64(st.Dev), st.Ino, nil
+}

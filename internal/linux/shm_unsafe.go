@@ -3,7 +3,34 @@ package linux
 import (
 	"sync/atomic"
 	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
+
+// mmapAligned maps the first size bytes of a file, shared and prefaulted, at a multiple
+// of align.
+func mmapAligned(fd, size, align int) ([]byte, error) {
+	room, err := unix.MmapPtr(-1, 0, nil, uintptr(size+align), unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return nil, err
+	}
+	skip := (align - int(uintptr(room)%uintptr(align))) % align
+	start := unsafe.Add(room, skip)
+	if _, err := unix.MmapPtr(fd, 0, start, uintptr(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE|unix.MAP_FIXED); err != nil {
+		return nil, err
+	}
+	if skip > 0 {
+		_ = unix.MunmapPtr(room, uintptr(skip))
+	}
+	if left := align - skip; left > 0 {
+		_ = unix.MunmapPtr(unsafe.Add(start, size), uintptr(left))
+	}
+	return unsafe.Slice((*byte)(start), size), nil
+}
+
+// UnmapShared ends a mapping that Map made. No request in the kernel may refer to it
+// any more.
+func UnmapShared(mem []byte) error { return unix.MunmapPtr(unsafe.Pointer(&mem[0]), uintptr(len(mem))) }
 
 // Uint32At returns the aligned 32-bit word at byte off of a mapping. It panics
 // where off does not lie inside mem or is not a multiple of 4.

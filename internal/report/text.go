@@ -34,6 +34,7 @@ func Text(w io.Writer, r *result.Result) error {
 		t.latencies()
 		t.failures()
 		t.messages()
+		t.kernel()
 	} else {
 		t.printf("Nothing was measured.\n\n")
 	}
@@ -411,6 +412,7 @@ func (t *text) environment() {
 		{"preemption", e.Preempt}, {"PREEMPT_RT", rt}, {"command line", e.CommandLine},
 		{"CPU", e.CPU + ", online " + e.CPUs}, {"governor", e.Governor}, {"isolcpus", e.Isolated}, {"nohz_full", e.NohzFull},
 		{"RT throttling", e.RTThrottling}, {"clock source", e.ClockSource}, {"cpu_dma_latency", e.DMALatency},
+		{"shared memory", fmt.Sprintf("pages of %d KiB", e.SharedPages>>10)},
 		{"mitigations", strings.Join(e.Mitigations, "; ")}, {"virtualization", e.Virtualization},
 		{"boot id", e.BootID}, {"program", e.Program + ", " + e.GoVersion},
 		{"scenario", t.r.Scenario.Name + ", sha256 " + t.r.Scenario.SHA256 + ", " + strings.Join(t.r.Scenario.Options, " ")},

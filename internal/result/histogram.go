@@ -56,6 +56,15 @@ func (h *Histogram) Record(v int64) {
 	}
 }
 
+// RecordMany counts a value n times, as Record does.
+func (h *Histogram) RecordMany(v, n int64) {
+	if v > h.hdr.HighestTrackableValue() {
+		h.Overflow += n
+		return
+	}
+	_ = h.hdr.RecordValues(v, n) // cannot fail: v is in the range
+}
+
 // Merge adds what from counted. from may be nil.
 func (h *Histogram) Merge(from *Histogram) {
 	if from == nil {

@@ -27,9 +27,24 @@ type Result struct {
 	Interrupted bool        `json:"interrupted"`
 	Broken      string      `json:"broken,omitempty"` // why a run ended early
 	Environment Environment `json:"environment"`
+	Observer    Observer    `json:"observer"`
 	Scenario    Scenario    `json:"scenario"`
 	Runs        []Run       `json:"runs"`
 }
+
+// Observer says how the kernel parts came about.
+type Observer struct {
+	Mode    string `json:"mode"`              // one of the Observed constants
+	Missing string `json:"missing,omitempty"` // why there are none, where there should be
+}
+
+// The kernel was not observed; in a shorter pass after each run; or throughout, so
+// that the program's own figures are those of an observed run too.
+const (
+	ObservedNot  = "none"
+	ObservedPass = "pass"
+	ObservedAll  = "all"
+)
 
 // Scenario is the file that was run, whole, and the options that changed it.
 type Scenario struct {
@@ -73,6 +88,55 @@ type Group struct {
 	Wait       string     `json:"wait,omitempty"`
 	Submit     string     `json:"submit,omitempty"`
 	Histograms Histograms `json:"histograms"`
+	Kernel     *Kernel    `json:"kernel,omitempty"`
+}
+
+// Kernel is what the kernel did for the arms of a group's io_uring subscribers, counted
+// in the kernel. It is of the observed pass that followed the run, or of the run itself
+// where all was observed.
+type Kernel struct {
+	Timing     string `json:"timing"` // how the moment of a failure is known: fexit or tracepoints
+	DurationNS int64  `json:"duration_ns"`
+	Arms       int64  `json:"arms"`
+	EAGAIN     int64  `json:"eagain"`
+	// What the program itself counted meanwhile.
+	ProgramArms   int64 `json:"program_arms"`
+	ProgramEAGAIN int64 `json:"program_eagain"`
+	Messages      int64 `json:"messages"` // handled
+	// Within the arming of waits only.
+	Kmalloc    int64 `json:"kmalloc"`
+	Kfree      int64 `json:"kfree"` // of what was not NULL
+	CacheAlloc int64 `json:"kmem_cache_alloc"`
+	// Of the failed arms, by the time from syscall entry.
+	Within6us int64      `json:"within_6us"`
+	Over40us  int64      `json:"over_40us"`
+	Failure   *Histogram `json:"failure"` // that time, to 1.6 %
+	// Behind counts failed arms as Counts.Behind does, but by the word at the failure;
+	// BehindUnknown those where it could not be told, as for vectors.
+	Behind        Behind         `json:"behind"`
+	BehindUnknown int64          `json:"behind_unknown"`
+	Rearm         *Histogram     `json:"rearm,omitempty"` // the program's, in the observed pass
+	Sites         []KernelSite   `json:"sites"`
+	Unplaced      int64          `json:"unplaced"` // allocations and frees missing among the sites
+	Threads       []KernelThread `json:"threads"`
+}
+
+// KernelSite is a place in the kernel that allocated or freed while waits were armed.
+type KernelSite struct {
+	Operation string `json:"operation"` // kmalloc, kfree or kmem_cache_alloc
+	Function  string `json:"function"`  // with offset
+	Size      int64  `json:"size"`      // bytes asked for; 0 for a kfree of what no arm had allocated
+	Room      int64  `json:"room"`      // bytes given
+	Count     int64  `json:"count"`
+}
+
+// KernelThread is one subscriber's thread.
+type KernelThread struct {
+	ThreadID int   `json:"thread_id"`
+	Arms     int64 `json:"arms"`
+	EAGAIN   int64 `json:"eagain"`
+	Kmalloc  int64 `json:"kmalloc"`
+	Kfree    int64 `json:"kfree"`
 }
 
 // Warmup counts arms before a phase began.
@@ -229,7 +293,8 @@ type Environment struct {
 	Mitigations    []string `json:"mitigations"`
 	Virtualization string   `json:"virtualization"`
 	DMALatency     string   `json:"cpu_dma_latency"`
-	NotRealTime    bool     `json:"not_real_time"` // --no-rt
+	SharedPages    int64    `json:"shared_page_bytes"` // of the memory that holds the channels
+	NotRealTime    bool     `json:"not_real_time"`     // --no-rt
 	Program        string   `json:"program"`
 	GoVersion      string   `json:"go_version"`
 }

@@ -85,7 +85,7 @@ const mindEvery = int64(20 * time.Millisecond)
 // run starts the process's actors and returns their report when the last has left.
 func (o *order) run() (*report, error) {
 	p, r := o.Plan, &report{}
-	mem, err := linux.Map(os.NewFile(memoryFD, "shared memory"), p.size())
+	mem, _, err := linux.Map(os.NewFile(memoryFD, "shared memory"), p.size())
 	if err != nil {
 		return r, err
 	}
@@ -230,6 +230,7 @@ func (o *order) runActor(i int, ctl *control, channels []*channel.Channel, event
 	if d.report.Granted, err = a.become(); err != nil {
 		return fail(err)
 	}
+	ctl.thread(i).Store(uint64(linux.ThreadID()))
 	windows, phases := p.stats(a)
 	progress := ctl.progress(i)
 	if a.Kind == publisher {

@@ -16,6 +16,7 @@ import (
 
 	"aossim/channel"
 	"aossim/internal/linux"
+	"aossim/internal/observe"
 	"aossim/internal/result"
 	"aossim/scenarios"
 )
@@ -49,21 +50,46 @@ func (p *Plan) Run(ctx context.Context) (*result.Result, error) {
 	} else {
 		r.Environment.DMALatency = "not held: " + err.Error()
 	}
+	r.Observer.Mode = p.mode()
+	if p.Unobserved != nil {
+		r.Observer = result.Observer{Mode: result.ObservedNot, Missing: p.Unobserved.Error()}
+	}
+	// Each pass is of all phases; a run may be followed by an observed one.
+	passes := []*controller{{plan: p, observes: r.Observer.Mode == result.ObservedAll}}
+	if r.Observer.Mode == result.ObservedPass {
+		passes = append(passes, &controller{plan: p.observedPass(), observes: true})
+	}
+	total := time.Duration(0)
+	for _, c := range passes {
+		total += c.plan.length()
+	}
 	for i := range max(1, o.Runs) {
-		c := &controller{plan: p, options: o, number: i}
-		run, err := c.run(ctx)
-		if errors.Is(err, ErrCannot) && i == 0 {
-			return nil, err
-		}
-		r.Runs = append(r.Runs, run)
-		runtime.GC() // between runs nobody is starved
-		if ctx.Err() != nil {
-			r.Interrupted = true
-			break
-		}
-		if err != nil {
-			r.Broken = err.Error()
-			break
+		before := total * time.Duration(i)
+		for n, of := range passes {
+			c := &controller{plan: of.plan, observes: of.observes, number: i, before: before, total: total * time.Duration(max(1, o.Runs)), pass: n > 0}
+			before += c.plan.length()
+			run, err := c.run(ctx)
+			if errors.Is(err, ErrCannot) && i == 0 && n == 0 {
+				return nil, err
+			}
+			if n == 0 {
+				r.Runs = append(r.Runs, run)
+				r.Environment.SharedPages = int64(c.page)
+			} else {
+				addObserved(&r.Runs[i], &run)
+			}
+			runtime.GC() // between runs nobody is starved
+			if ctx.Err() != nil {
+				r.Interrupted = true
+				return r, nil
+			}
+			if err != nil {
+				r.Broken = err.Error()
+				if n > 0 {
+					r.Broken = observedName + r.Broken
+				}
+				return r, nil
+			}
 		}
 	}
 	return r, nil
@@ -72,8 +98,9 @@ func (p *Plan) Run(ctx context.Context) (*result.Result, error) {
 // controller leads one run.
 type controller struct {
 	plan      *Plan
-	options   Options
-	number    int
+	number    int  // of the run
+	observes  bool // the kernel, throughout
+	pass      bool // it is the observed pass after a run
 	control   *control
 	channels  []*channel.Channel
 	processes []*process
@@ -85,7 +112,13 @@ type controller struct {
 	base   []uint64 // moved, as it was when the current window began
 	counts []uint64 // what each subscriber had counted by then
 	phases []phaseTruth
-	done   time.Duration // of all windows, for progress
+	// For progress: the time of what came before and of all, and of the windows so far.
+	before, total, done time.Duration
+
+	observer *observe.Observer
+	watched  []int // actors, in the order of the observer's threads
+	seen     []observed
+	page     int // size (bytes) of the shared memory's pages
 }
 
 // phaseTruth is what the controller itself saw of a measured window.
@@ -98,6 +131,9 @@ type phaseTruth struct {
 // error where the run broke.
 func (c *controller) run(ctx context.Context) (result.Run, error) {
 	err := c.start(ctx)
+	if err == nil && c.observes {
+		err = c.observe()
+	}
 	if err == nil {
 		dog, e := startWatchdog(c.plan.highest(), c.plan.Housekeeping, c.kill)
 		if err = e; err == nil {
@@ -109,15 +145,18 @@ func (c *controller) run(ctx context.Context) (result.Run, error) {
 		}
 	}
 	c.end()
+	if c.observer != nil {
+		c.observer.Close()
+	}
 	for _, f := range c.eventfds {
 		f.Close()
 	}
 	run := result.Run{Phases: []result.Phase{}, Processes: []result.Process{}, Checks: []result.Check{}}
 	if ctx.Err() == nil || len(c.phases) > 0 {
-		run = c.gather(err == nil && ctx.Err() == nil)
+		run = c.gather(err == nil && ctx.Err() == nil && !c.pass)
 	}
 	if c.control != nil {
-		linux.Unmap(c.control.mem)
+		linux.UnmapShared(c.control.mem)
 	}
 	return run, err
 }
@@ -130,10 +169,11 @@ func (c *controller) start(ctx context.Context) error {
 		return err
 	}
 	defer file.Close()
-	mem, err := linux.Map(file, p.size())
+	mem, page, err := linux.Map(file, p.size())
 	if err != nil {
 		return err
 	}
+	c.page = page
 	c.control = newControl(mem)
 	c.channels = p.open(mem, true)
 	c.words = make([]uint32, len(c.channels))
@@ -296,7 +336,11 @@ func (c *controller) measure(ctx context.Context, w uint32) error {
 	win := c.plan.Windows[w-1]
 	length := time.Duration(c.plan.Scenario.Duration)
 	if win.Kind == warmingUp {
-		length = c.options.Warmup
+		length = c.plan.Options.Warmup
+	}
+	before, err := c.look()
+	if err != nil {
+		return err
 	}
 	start := linux.Now() + int64(notice)
 	c.set(w, start, start+int64(length))
@@ -322,6 +366,9 @@ func (c *controller) measure(ctx context.Context, w uint32) error {
 			truth.published = append(truth.published, c.moved[i]-c.base[i])
 		}
 		c.phases = append(c.phases, truth)
+		if err := c.since(before); err != nil {
+			return err
+		}
 	}
 	c.account()
 	return broken
@@ -335,7 +382,10 @@ func (c *controller) sleep(ctx context.Context, win window, length time.Duration
 	if win.Kind == warmingUp {
 		phase += ", warming up"
 	}
-	if c.options.Runs > 1 {
+	if c.pass {
+		phase = observedName + phase
+	}
+	if c.plan.Options.Runs > 1 {
 		phase = fmt.Sprintf("run %d, %s", c.number+1, phase)
 	}
 	ticks, over := time.NewTicker(250*time.Millisecond), time.NewTimer(notice+length)
@@ -347,10 +397,8 @@ func (c *controller) sleep(ctx context.Context, win window, length time.Duration
 		if left <= 0 {
 			return nil
 		}
-		if c.options.Progress != nil {
-			all := time.Duration(len(c.plan.Scenario.Phases)) * (c.options.Warmup + time.Duration(c.plan.Scenario.Duration))
-			runs := time.Duration(max(1, c.options.Runs))
-			c.options.Progress(all*time.Duration(c.number)+c.done+length-min(left, length), all*runs, phase)
+		if c.plan.Options.Progress != nil {
+			c.plan.Options.Progress(c.before+c.done+length-min(left, length), c.total, phase)
 		}
 		select {
 		case p := <-c.exits:

@@ -54,6 +54,10 @@ func (c *controller) gather(complete bool) result.Run {
 			all.Add(g.Counts)
 		}
 	}
+	if c.observes {
+		arms, problems := reconcile(run.Phases)
+		check("observer", problems, "arms and failed arms as the program and as the kernel counted them are the same in every group and phase, %d arms", arms)
+	}
 	check("checksums", some(all.Corrupt, "messages with a wrong checksum"), "all right")
 	check("lost wakes", some(all.LostWakes, "lost wakes"), "none")
 	check("collections", collected(run.Processes), "no garbage collection in any process that measures")
@@ -200,6 +204,9 @@ func (c *controller) phase(i int, truth phaseTruth, reports []*actorReport) resu
 		g.Warmup.EAGAIN += r.Phases[i].Warmup.EAGAIN
 		if a.Kind == subscriber {
 			g.Histograms.Merge(r.Phases[i].Histograms)
+		}
+		if at := slices.Index(c.watched, n); at >= 0 && i < len(c.seen) {
+			c.seen[i].add(g, at, &r.Phases[i], c.control.thread(n).Load(), truth.duration, c.observer.Timing)
 		}
 	}
 	return ph

@@ -38,6 +38,8 @@ type Plan struct {
 	// threads that are no actors.
 	CPUs         []int
 	Housekeeping []int
+	// Unobserved is why the kernel cannot be observed, nil where it can.
+	Unobserved error `json:"-"`
 }
 
 // window is a stretch in which the controller changes nothing.
@@ -93,7 +95,7 @@ const maxEventfds = 900
 //
 //	0    window (futex word)
 //	64   start, end of publishing
-//	128  a line an actor: count, done, ready
+//	128  a line an actor: count, done, ready, thread
 const (
 	lineSize     = 64
 	timesOffset  = lineSize
@@ -112,7 +114,7 @@ func newControl(mem []byte) *control {
 }
 
 func (c *control) line(i int) []atomic.Uint64 {
-	return linux.Uint64sAt(c.mem, actorsOffset+lineSize*i, 3)
+	return linux.Uint64sAt(c.mem, actorsOffset+lineSize*i, 4)
 }
 
 // progress returns what an actor tells while it runs.
@@ -123,6 +125,9 @@ func (c *control) progress(i int) eventloop.Progress {
 
 // ready is not 0 once an actor waits for its first window.
 func (c *control) ready(i int) *atomic.Uint64 { return &c.line(i)[2] }
+
+// thread is the actor's thread, once it is ready.
+func (c *control) thread(i int) *atomic.Uint64 { return &c.line(i)[3] }
 
 // count returns how many actors there are of a kind.
 func (p *Plan) count(kind string) (n int) {

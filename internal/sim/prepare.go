@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"aossim/internal/linux"
+	"aossim/internal/observe"
+	"aossim/internal/result"
 	"aossim/internal/uring"
 	"aossim/scenarios"
 )
@@ -21,8 +23,36 @@ type Options struct {
 	Priority int   // of every fifo and rr actor
 	CPUs     []int // dealt to real-time actors without cpus
 	NoRT     bool  // everything under SCHED_OTHER
+	Observe  Observe
 	// Progress is told how much of the whole is done, now and then; it may be nil.
 	Progress func(done, all time.Duration, doing string)
+}
+
+// Observe says whether and when the kernel is observed: after each run in a shorter pass
+// of its own if this kernel and user can; the same, and it must be possible; throughout;
+// not at all.
+type Observe string
+
+// See Observe.
+const (
+	ObserveIfPossible Observe = "if-possible"
+	ObservePass       Observe = "pass"
+	ObserveAll        Observe = "all"
+	ObserveNot        Observe = "no"
+)
+
+// mode is what the result says about it: there is nothing to observe where nobody arms
+// on a ring.
+func (p *Plan) mode() string {
+	rings := slices.ContainsFunc(p.Actors, func(a actorPlan) bool { return a.Kind == subscriber && p.armsOnRing(&a) })
+	switch o := p.Options.Observe; {
+	case !rings:
+	case o == ObserveAll:
+		return result.ObservedAll
+	case o == ObserveIfPossible, o == ObservePass:
+		return result.ObservedPass
+	}
+	return result.ObservedNot
 }
 
 // list returns the options that are not as they are by default, as typed.
@@ -39,6 +69,9 @@ func (o Options) list() (l []string) {
 	}
 	if o.NoRT {
 		l = append(l, "--no-rt")
+	}
+	if o.Observe != "" && o.Observe != ObserveIfPossible {
+		l = append(l, "--observe="+string(o.Observe))
 	}
 	return l
 }
@@ -70,7 +103,20 @@ func Prepare(s *scenarios.Scenario, o Options) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	return p, p.possible()
+	if err := p.possible(); err != nil {
+		return nil, err
+	}
+	if p.mode() != result.ObservedNot {
+		if observer, err := observe.Start(nil); err != nil {
+			p.Unobserved = err
+		} else {
+			observer.Close()
+		}
+		if p.Unobserved != nil && o.Observe != ObserveIfPossible {
+			return nil, fmt.Errorf("%w: %w", ErrCannot, p.Unobserved)
+		}
+	}
+	return p, nil
 }
 
 // ErrUsage is wrapped by errors about options that no machine, or not this one,

@@ -24,13 +24,16 @@ import (
 //	                                  cqes        kernel writes
 //	sqes (IORING_OFF_SQES)            program writes
 type Ring struct {
-	fd        int
-	mem       []byte
-	sqeMem    []byte
-	sqes      []SQE
-	cqes      []CQE
-	sqTail    *uint32 // atomic; the kernel reads it in Enter
-	cqHead    *uint32 // atomic; the kernel reads it for room
+	fd     int
+	mem    []byte
+	sqeMem []byte
+	sqes   []SQE
+	cqes   []CQE
+	// The kernel reads these two on the thread that calls Enter only: in that call, and
+	// where it posts CQEs by task work. Plain stores do, which do not wait, as Go's atomic
+	// ones do on amd64, until every store before them has its cache line.
+	sqTail    *uint32
+	cqHead    *uint32
 	cqTail    *uint32 // atomic; the kernel writes it, also from interrupts
 	overflow  *uint32 // atomic; the kernel counts lost completions here
 	sqMask    uint32
@@ -100,7 +103,7 @@ func (r *Ring) Queued() uint32 { return r.tail - r.submitted }
 // Enter submits what was pushed and, with GetEvents, waits for wait completions
 // (io_uring_enter(2)). It returns EINTR where a signal came before either.
 func (r *Ring) Enter(wait uint32, flags EnterFlags) syscall.Errno {
-	atomic.StoreUint32(r.sqTail, r.tail) // release: the kernel sees the SQEs with it
+	*r.sqTail, *r.cqHead = r.tail, r.head
 	n, _, e := unix.RawSyscall6(unix.SYS_IO_URING_ENTER, uintptr(r.fd), uintptr(r.tail-r.submitted), uintptr(wait), uintptr(flags), 0, 0)
 	if e == 0 {
 		r.submitted += uint32(n)
@@ -116,7 +119,6 @@ func (r *Ring) Next() (CQE, bool) {
 	}
 	c := r.cqes[r.head&r.cqMask]
 	r.head++
-	atomic.StoreUint32(r.cqHead, r.head) // release: the kernel may reuse the slot
 	if c.Flags&CQEMore == 0 {
 		r.pending--
 	}

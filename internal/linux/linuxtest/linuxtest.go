@@ -44,3 +44,11 @@ func Map(t testing.TB, size int) []byte {
 	})
 	return mem
 }
+
+// DropCapabilities takes all capabilities from the calling thread (capset(2)), which
+// cannot get them back. The goroutine must be locked to it and never unlocked.
+func DropCapabilities() error {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var none [2]unix.CapUserData
+	return unix.Capset(&header, &none[0])
+}

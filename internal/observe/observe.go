@@ -1,0 +1,376 @@
+// Package observe counts what the kernel does when the program's threads arm futex
+// waits, by eBPF: requests, failures, and what is allocated and freed within the arming.
+// It is the only place that loads eBPF programs.
+//
+// Start returns an error that wraps [ErrCannot], says what is missing and how to get it,
+// where this kernel or this user cannot observe. Methods may be called from any thread,
+// one at a time. Observing needs the kernel's BTF (CONFIG_DEBUG_INFO_BTF), CAP_BPF and
+// CAP_PERFMON, and the tracepoints in observe.c; where the kernel also has fentry and
+// fexit (CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS, and not refused), io_futex_wait() is
+// bounded and timed exactly.
+package observe
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+	"github.com/cilium/ebpf/link"
+)
+
+//go:generate go tool bpf2go -target bpfel -type thread -type site -cflags "-O2 -Wall -Werror -I/usr/include/x86_64-linux-gnu -I/usr/include/aarch64-linux-gnu" program observe.c
+
+// ErrCannot is wrapped where this kernel or this user cannot observe.
+var ErrCannot = errors.New("cannot observe the kernel here")
+
+// Timing is how the moment of a failure is known.
+type Timing string
+
+// By io_futex_wait()'s own return; or by the tracepoint of its CQE, which comes after
+// it, and for several waits of one io_uring_enter after the last.
+const (
+	Fexit       Timing = "fexit"
+	Tracepoints Timing = "tracepoints"
+)
+
+// Operation is what happened at a Site.
+type Operation uint32
+
+// kmalloc(), kfree() and kmem_cache_alloc(), as the kernel's kmem trace events have them.
+const (
+	Kmalloc Operation = iota
+	Kfree
+	CacheAlloc
+)
+
+func (o Operation) String() string { return [...]string{"kmalloc", "kfree", "kmem_cache_alloc"}[o] }
+
+// Site is a place in the kernel that allocated or freed while a thread armed.
+type Site struct {
+	Thread    int // number of the watched thread
+	Operation Operation
+	Function  string // with offset
+	Size      int64  // bytes asked for; 0 for a kfree of what was not allocated by an arming
+	Room      int64  // bytes given
+	GFP       uint64
+	Count     int64
+}
+
+// Buckets of a latency histogram, by their middle (ns).
+const buckets = 33 * subBuckets
+const subBuckets = 32
+
+// Thread is what one thread did since it was watched.
+type Thread struct {
+	Arms, Failed, Kmalloc, Kfree, CacheAlloc int64
+	Within6us, Over40us                      int64 // of the failures, from syscall entry
+	// Behind counts failures by how far the word was past the armed value; the last
+	// element counts all from there on; Unread those where it could not be told.
+	Behind [17]int64
+	Unread int64
+	BucketLocks int64 // entries of futex_q_lock(), which takes a hash bucket's lock; see Observer.CountsBucketLocks
+	// Unplaced is how many allocations and frees are missing among the sites.
+	Unplaced int64
+	// Latency counts failures by the time from syscall entry, by bucket.
+	Latency [buckets]int64
+	// Flags of all completed requests by opcode: FUTEX_WAIT, FUTEX_WAKE, FUTEX_WAITV, by OR.
+	Flags [3]uint64
+}
+
+// Middle returns the middle of a bucket of Latency in ns, right to 1.6 %.
+func Middle(bucket int) int64 {
+	if bucket < subBuckets {
+		return int64(bucket)
+	}
+	shift := bucket/subBuckets - 1
+	low := int64(subBuckets+bucket%subBuckets) << shift
+	return low + int64(1)<<shift/2
+}
+
+// sub subtracts an earlier state.
+func (t Thread) sub(o Thread) Thread {
+	for _, p := range [...]struct {
+		to   *int64
+		from int64
+	}{
+		{&t.Arms, o.Arms}, {&t.Failed, o.Failed}, {&t.Kmalloc, o.Kmalloc}, {&t.Kfree, o.Kfree}, {&t.CacheAlloc, o.CacheAlloc},
+		{&t.BucketLocks, o.BucketLocks}, {&t.Within6us, o.Within6us}, {&t.Over40us, o.Over40us}, {&t.Unread, o.Unread}, {&t.Unplaced, o.Unplaced},
+	} {
+		*p.to -= p.from
+	}
+	for i := range t.Behind {
+		t.Behind[i] -= o.Behind[i]
+	}
+	for i := range t.Latency {
+		t.Latency[i] -= o.Latency[i]
+	}
+	return t
+}
+
+// Snapshot is a state of all watched threads.
+type Snapshot struct {
+	Threads []Thread
+	sites   map[programSite]int64
+}
+
+// Since returns what happened after an earlier snapshot of the same threads, and the
+// sites where, most first. Flags are those of all time.
+func (s Snapshot) Since(before Snapshot) ([]Thread, []Site) {
+	threads := slices.Clone(s.Threads)
+	for i := range threads {
+		threads[i] = threads[i].sub(before.Threads[i])
+	}
+	symbols := kernelSymbols()
+	var sites []Site
+	for key, n := range s.sites {
+		if n -= before.sites[key]; n > 0 {
+			sites = append(sites, Site{
+				Thread: int(key.Slot), Operation: Operation(key.Operation), Function: symbols.name(key.CallSite),
+				Size: int64(key.Size), Room: int64(key.Room), GFP: key.Gfp, Count: n,
+			})
+		}
+	}
+	slices.SortFunc(sites, func(a, b Site) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Thread, b.Thread), cmp.Compare(a.Function, b.Function), cmp.Compare(a.Size, b.Size))
+	})
+	return threads, sites
+}
+
+// Watched is a thread to be watched: its number (gettid(2)), and where the queue indexes
+// of all channels that it arms on start again, 0 if they differ.
+type Watched struct {
+	ThreadID int
+	Wrap     uint32
+}
+
+// Observer observes until Close.
+type Observer struct {
+	collection *ebpf.Collection
+	links      []link.Link
+	threads    int
+	// Timing says which of the two was used.
+	Timing Timing
+}
+
+// kernelTypes is how the kernel's BTF is found; a test has a kernel without it.
+var kernelTypes = btf.LoadKernelSpec
+
+// Start watches threads from now on.
+func Start(threads []Watched) (*Observer, error) {
+	return start(threads, true)
+}
+
+// start is Start, without fentry and fexit where exact is false.
+func start(threads []Watched, exact bool) (*Observer, error) {
+	types, err := kernelTypes()
+	if err != nil {
+		return nil, fmt.Errorf("%w: the kernel's BTF cannot be read (%w); it needs CONFIG_DEBUG_INFO_BTF", ErrCannot, err)
+	}
+	if exact {
+		o, err := load(threads, types, true)
+		if err == nil {
+			return o, nil
+		}
+	}
+	return load(threads, types, false)
+}
+
+// load loads and attaches everything; exact with fentry and fexit.
+func load(threads []Watched, types *btf.Spec, exact bool) (o *Observer, err error) {
+	spec, err := loadProgram()
+	if err != nil {
+		return nil, err
+	}
+	if err := choose(spec, types, exact); err != nil {
+		return nil, err
+	}
+	device, inode, err := pidNamespace()
+	if err != nil {
+		return nil, err
+	}
+	for name, value := range map[string]any{"exact": boolean(exact), "pidns_device": device, "pidns_inode": inode} {
+		if err := spec.Variables[name].Set(value); err != nil {
+			return nil, err
+		}
+	}
+	// They are set; their memory would stay mapped until a garbage collection.
+	clear(spec.Variables)
+	n := uint32(max(1, len(threads)))
+	spec.Maps["threads"].MaxEntries = n
+	spec.Maps["slots"].MaxEntries = n
+	spec.Maps["sites"].MaxEntries = 512 + 64*n
+	collection, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{Programs: ebpf.ProgramOptions{KernelTypes: types}})
+	if err != nil {
+		return nil, refused("loading eBPF programs", err)
+	}
+	o = &Observer{collection: collection, threads: len(threads), Timing: Tracepoints}
+	defer func() {
+		if err != nil {
+			o.Close()
+			o = nil
+		}
+	}()
+	if exact {
+		o.Timing = Fexit
+	}
+	for i, t := range threads {
+		if t.Wrap != 0 {
+			if err := collection.Maps["threads"].Put(uint32(i), &programThread{Wrap: uint64(t.Wrap)}); err != nil {
+				return o, err
+			}
+		}
+		if err := collection.Maps["slots"].Put(uint32(t.ThreadID), uint32(i)); err != nil {
+			return o, err
+		}
+	}
+	for name, p := range collection.Programs {
+		l, err := link.AttachTracing(link.TracingOptions{Program: p})
+		if err != nil {
+			return o, refused("attaching "+name+" to "+spec.Programs[name].AttachTo, err)
+		}
+		o.links = append(o.links, l)
+	}
+	return o, nil
+}
+
+// optional are the tracepoints without which the counts still hold: they are about what
+// must not be taken for an arming's own.
+var optional = []string{"on_cqring_wait", "on_softirq_entry", "on_softirq_exit", "on_contention", "on_bucket_lock"}
+
+// choose leaves in spec the programs that this kernel can take.
+func choose(spec *ebpf.CollectionSpec, types *btf.Spec, exact bool) error {
+	other := "on_complete_res"
+	if n, err := arguments(types, "io_uring_complete"); err == nil && n > 4 {
+		other = "on_complete_cqe"
+	}
+	delete(spec.Programs, other)
+	for name, p := range spec.Programs {
+		switch {
+		case p.AttachType != ebpf.AttachTraceRawTp: // fentry or fexit
+			if !exact {
+				delete(spec.Programs, name)
+				continue
+			}
+			var f *btf.Func
+			if err := types.TypeByName(p.AttachTo, &f); err != nil && slices.Contains(optional, name) {
+				delete(spec.Programs, name)
+			} else if err != nil {
+				return fmt.Errorf("%w: the kernel has no function %s", ErrCannot, p.AttachTo)
+			}
+		default:
+			if _, err := arguments(types, p.AttachTo); err == nil {
+				continue
+			} else if slices.Contains(optional, name) {
+				delete(spec.Programs, name)
+			} else {
+				return fmt.Errorf("%w: the kernel has no tracepoint %s (%w); it needs CONFIG_TRACEPOINTS, CONFIG_FTRACE_SYSCALLS and CONFIG_BPF_EVENTS", ErrCannot, p.AttachTo, err)
+			}
+		}
+	}
+	return nil
+}
+
+// arguments returns how many arguments a tracepoint's probes get, the first, their own
+// data, among them (include/linux/tracepoint.h, btf_trace_NAME).
+func arguments(types *btf.Spec, tracepoint string) (int, error) {
+	var def *btf.Typedef
+	if err := types.TypeByName("btf_trace_"+tracepoint, &def); err != nil {
+		return 0, err
+	}
+	pointer, ok := def.Type.(*btf.Pointer)
+	if !ok {
+		return 0, fmt.Errorf("%s is no pointer", def.Name)
+	}
+	proto, ok := pointer.Target.(*btf.FuncProto)
+	if !ok {
+		return 0, fmt.Errorf("%s points to no function", def.Name)
+	}
+	return len(proto.Params), nil
+}
+
+// refused says why the kernel did not take a program.
+func refused(doing string, err error) error {
+	way := ""
+	switch {
+	case errors.Is(err, os.ErrPermission):
+		way = "; run as root, or with CAP_BPF and CAP_PERFMON (setcap cap_bpf,cap_perfmon+ep), on a kernel that is not locked down"
+	case errors.Is(err, ebpf.ErrNotSupported), errors.Is(err, btf.ErrNotFound):
+		way = "; it needs CONFIG_BPF_SYSCALL, CONFIG_BPF_EVENTS and CONFIG_DEBUG_INFO_BTF"
+	}
+	return fmt.Errorf("%w: %s: %w%s", ErrCannot, doing, err, way)
+}
+
+func boolean(b bool) uint32 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// Snapshot reads the state of all watched threads.
+func (o *Observer) Snapshot() (Snapshot, error) {
+	s := Snapshot{Threads: make([]Thread, o.threads), sites: map[programSite]int64{}}
+	for i := range s.Threads {
+		var t programThread
+		if err := o.collection.Maps["threads"].Lookup(uint32(i), &t); err != nil {
+			return s, fmt.Errorf("reading what was observed: %w", err)
+		}
+		s.Threads[i] = decode(&t)
+	}
+	var key programSite
+	var n uint64
+	for all := o.collection.Maps["sites"].Iterate(); ; {
+		if !all.Next(&key, &n) {
+			if err := all.Err(); err != nil {
+				return s, fmt.Errorf("reading what was observed: %w", err)
+			}
+			return s, nil
+		}
+		s.sites[key] = int64(n)
+	}
+}
+
+func decode(t *programThread) Thread {
+	d := Thread{
+		Arms: int64(t.Arms), Failed: int64(t.Failed), Kmalloc: int64(t.Kmalloc), Kfree: int64(t.Kfree), CacheAlloc: int64(t.CacheAlloc),
+		Within6us: int64(t.Within6us), Over40us: int64(t.Over40us), BucketLocks: int64(t.BucketLocks), Unread: int64(t.Unread), Unplaced: int64(t.Unplaced), Flags: t.Flags,
+	}
+	for i, n := range t.Behind {
+		d.Behind[i] = int64(n)
+	}
+	for i, n := range t.Latency {
+		d.Latency[i] = int64(n)
+	}
+	return d
+}
+
+// Locks returns how often the watched threads had to wait for each lock
+// (tracepoint contention_begin), by its address; nil where the kernel does not tell.
+func (o *Observer) Locks() map[uint64]int64 {
+	m := o.collection.Maps["locks"]
+	if o.collection.Programs["on_contention"] == nil {
+		return nil
+	}
+	found := map[uint64]int64{}
+	var lock, n uint64
+	for all := m.Iterate(); all.Next(&lock, &n); {
+		found[lock] = int64(n)
+	}
+	return found
+}
+
+// CountsBucketLocks says whether Thread.BucketLocks counts: the kernel has fentry and a
+// function futex_q_lock.
+func (o *Observer) CountsBucketLocks() bool { return o.collection.Programs["on_bucket_lock"] != nil }
+
+// Close detaches and unloads everything.
+func (o *Observer) Close() {
+	for _, l := range o.links {
+		l.Close()
+	}
+	o.collection.Close()
+}

@@ -1,0 +1,181 @@
+package sim
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"aossim/internal/observe"
+	"aossim/internal/result"
+	"aossim/scenarios"
+)
+
+// observedName stands in front of what is said about the observed pass.
+const observedName = "observed pass: "
+
+// An observed pass takes a quarter of the time, but a second a phase at least where
+// the phase is as long, and warms up for no longer than it has to.
+const (
+	observedShare  = 4
+	observedLeast  = time.Second
+	observedWarmup = 200 * time.Millisecond
+)
+
+// observedPass returns the plan of the shorter pass.
+func (p *Plan) observedPass() *Plan {
+	pass, scenario := *p, *p.Scenario
+	d := time.Duration(scenario.Duration)
+	scenario.Duration = scenarios.Duration(max(d/observedShare, min(d, observedLeast)))
+	pass.Scenario = &scenario
+	pass.Options.Warmup = min(pass.Options.Warmup, observedWarmup)
+	return &pass
+}
+
+// length returns how long all windows of a pass take.
+func (p *Plan) length() time.Duration {
+	return time.Duration(len(p.Scenario.Phases)) * (p.Options.Warmup + time.Duration(p.Scenario.Duration))
+}
+
+// armsOnRing says whether a subscriber's arms are requests on a ring.
+func (p *Plan) armsOnRing(a *actorPlan) bool {
+	wait := p.Scenario.Subscribers[a.Entry].Wait
+	return wait == "io_uring" || wait == "io_uring_waitv"
+}
+
+// observed is what the kernel did in a phase.
+type observed struct {
+	threads []observe.Thread
+	sites   []observe.Site
+}
+
+// observe starts to watch the threads of all subscribers that arm on a ring. They are
+// ready, and have made none yet.
+func (c *controller) observe() (err error) {
+	var threads []observe.Watched
+	for i := range c.plan.Actors {
+		a := &c.plan.Actors[i]
+		if a.Kind != subscriber || !c.plan.armsOnRing(a) {
+			continue
+		}
+		w := observe.Watched{ThreadID: int(c.control.thread(i).Load()), Wrap: c.channels[a.Channels[0]].Wrap()}
+		for _, ch := range a.Channels {
+			if c.channels[ch].Wrap() != w.Wrap {
+				w.Wrap = 0
+			}
+		}
+		threads = append(threads, w)
+		c.watched = append(c.watched, i)
+	}
+	c.observer, err = observe.Start(threads)
+	return err
+}
+
+// look returns what was observed until now.
+func (c *controller) look() (s observe.Snapshot, err error) {
+	if c.observer == nil {
+		return s, nil
+	}
+	return c.observer.Snapshot()
+}
+
+// since adds a phase: what was observed after before.
+func (c *controller) since(before observe.Snapshot) error {
+	if c.observer == nil {
+		return nil
+	}
+	now, err := c.look()
+	if err != nil {
+		return err
+	}
+	var o observed
+	o.threads, o.sites = now.Since(before)
+	c.seen = append(c.seen, o)
+	return nil
+}
+
+// add adds watched thread at, whose actor reported r, to its group.
+func (o *observed) add(g *result.Group, at int, r *phaseReport, thread uint64, duration int64, timing observe.Timing) {
+	t := &o.threads[at]
+	if g.Kernel == nil {
+		g.Kernel = &result.Kernel{Timing: string(timing), DurationNS: duration, Failure: result.NewHistogram(result.Highest), Sites: []result.KernelSite{}}
+	}
+	k := g.Kernel
+	k.Arms += t.Arms
+	k.EAGAIN += t.Failed
+	k.ProgramArms += r.Arms
+	k.ProgramEAGAIN += r.EAGAIN
+	k.Messages += r.Handled
+	k.Kmalloc += t.Kmalloc
+	k.Kfree += t.Kfree
+	k.CacheAlloc += t.CacheAlloc
+	k.Within6us += t.Within6us
+	k.Over40us += t.Over40us
+	k.BehindUnknown += t.Unread
+	k.Unplaced += t.Unplaced
+	for i, n := range t.Behind {
+		k.Behind[i] += n
+	}
+	for bucket, n := range t.Latency {
+		k.Failure.RecordMany(observe.Middle(bucket), n)
+	}
+	for _, s := range o.sites {
+		if s.Thread != at {
+			continue
+		}
+		site := result.KernelSite{Operation: s.Operation.String(), Function: s.Function, Size: s.Size, Room: s.Room}
+		i := slices.IndexFunc(k.Sites, func(have result.KernelSite) bool { have.Count = 0; return have == site })
+		if i < 0 {
+			i = len(k.Sites)
+			k.Sites = append(k.Sites, site)
+		}
+		k.Sites[i].Count += s.Count
+	}
+	slices.SortFunc(k.Sites, func(a, b result.KernelSite) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Operation, b.Operation), cmp.Compare(a.Function, b.Function))
+	})
+	k.Threads = append(k.Threads, result.KernelThread{ThreadID: int(thread), Arms: t.Arms, EAGAIN: t.Failed, Kmalloc: t.Kmalloc, Kfree: t.Kfree})
+}
+
+// reconcile holds what the program counted against what the kernel did.
+func reconcile(phases []result.Phase) (arms int64, problems []string) {
+	for _, p := range phases {
+		for _, g := range p.Groups {
+			k := g.Kernel
+			if k == nil {
+				continue
+			}
+			arms += k.Arms
+			if k.Arms != k.ProgramArms || k.EAGAIN != k.ProgramEAGAIN {
+				problems = append(problems, fmt.Sprintf("%s: group %q counted %d arms and %d failed ones, the kernel %d and %d",
+					p.Name, g.Name, k.ProgramArms, k.ProgramEAGAIN, k.Arms, k.EAGAIN))
+			}
+		}
+	}
+	return arms, problems
+}
+
+// addObserved fills the kernel parts of a run from its observed pass, and adds the check
+// of the observer and every one that did not pass there.
+func addObserved(run, pass *result.Run) {
+	for i := range run.Phases {
+		if i >= len(pass.Phases) {
+			break
+		}
+		for j := range run.Phases[i].Groups {
+			g := &run.Phases[i].Groups[j]
+			for _, from := range pass.Phases[i].Groups {
+				if from.Name == g.Name && from.Kernel != nil {
+					g.Kernel = from.Kernel
+					g.Kernel.Rearm = from.Histograms.Rearm
+				}
+			}
+		}
+	}
+	for _, c := range pass.Checks {
+		if c.Name == "observer" || !c.Pass {
+			c.Name = observedName + c.Name
+			run.Checks = append(run.Checks, c)
+		}
+	}
+}
