@@ -19,6 +19,7 @@ import (
 	"golang.org/x/term"
 
 	"aossim/internal/linux"
+	"aossim/internal/machine"
 	"aossim/internal/report"
 	"aossim/internal/result"
 	"aossim/internal/sim"
@@ -35,6 +36,7 @@ const (
 
 type commands struct {
 	Run    runCommand    `cmd:"" default:"withargs" help:"Run scenarios (the default command)."`
+	Check  checkCommand  `cmd:"" help:"Say whether this machine is fit to measure on, and how its kernel behaves."`
 	List   listCommand   `cmd:"" help:"List the built-in scenarios."`
 	Report reportCommand `cmd:"" help:"Show a result file as text."`
 }
@@ -70,6 +72,11 @@ func (o *observe) Decode(ctx *kong.DecodeContext) error {
 		return nil
 	}
 	return fmt.Errorf("%q is none of %s, %s and %s", string(*o), sim.ObservePass, sim.ObserveAll, sim.ObserveNot)
+}
+
+type checkCommand struct {
+	Priority int  `short:"p" default:"40" help:"Priority (1..99) of SCHED_FIFO to try."`
+	JSON     bool `name:"json" help:"Write JSON, instead of the text."`
 }
 
 type listCommand struct{}
@@ -160,6 +167,20 @@ func (c *listCommand) Run(env *environment) error {
 		fmt.Fprintf(env.stdout, "%-14s %s\n", s.Name, s.Description)
 	}
 	return nil
+}
+
+func (c *checkCommand) Run(env *environment) error {
+	if c.Priority < 1 || c.Priority > 99 {
+		return fmt.Errorf("%w: --priority %d is not within 1..99", sim.ErrUsage, c.Priority)
+	}
+	found := machine.Run(c.Priority)
+	if !found.Fit() {
+		env.exit = exitSkipped
+	}
+	if c.JSON {
+		return found.Encode(env.stdout)
+	}
+	return found.Text(env.stdout)
 }
 
 func (c *reportCommand) Run(env *environment) error {

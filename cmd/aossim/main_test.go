@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"aossim/internal/linux/linuxtest"
+	"aossim/internal/report"
 	"aossim/internal/result"
 	"aossim/internal/sim"
 )
@@ -273,6 +274,41 @@ func TestObserverAgrees(t *testing.T) {
 	}
 }
 
+// TestNotObserved: without the right to observe, a run says what is missing and goes on,
+// and one that is told to observe does not begin.
+func TestNotObserved(t *testing.T) {
+	unprivileged := func(args ...string) (p *program, code int) {
+		linuxtest.Unprivileged(t, func() {
+			p = command(t, args...)
+			code = p.run(t)
+		})
+		return p, code
+	}
+	p, code := unprivileged("--no-rt", "-D", "200ms", "--json", "pair")
+	if code != 0 {
+		t.Fatalf("exit %d: %s", code, &p.stderr)
+	}
+	r, err := result.Decode("stdout", p.stdout.Bytes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Observer.Mode != result.ObservedNot || !strings.Contains(r.Observer.Missing, "CAP_BPF") {
+		t.Errorf("observer: %+v", r.Observer)
+	}
+	var text bytes.Buffer
+	if err := report.Text(&text, r); err != nil || !strings.Contains(text.String(), "not observed: ") {
+		t.Errorf("the report does not say it: %v", err)
+	}
+	p, code = unprivileged("--no-rt", "-D", "200ms", "--observe", "pair")
+	if code != exitSkipped || !strings.Contains(p.stderr.String(), "CAP_BPF") || p.stdout.Len() > 0 {
+		t.Errorf("--observe: exit %d: %s", code, &p.stderr)
+	}
+	p, code = unprivileged("check")
+	if code != exitSkipped || !strings.Contains(p.stdout.String(), "NO    real-time policy") {
+		t.Errorf("check: exit %d: %s", code, &p.stdout)
+	}
+}
+
 // traced runs aossim under bpftrace, which counts in one map, and puts the map into found.
 func traced(t *testing.T, script string, found map[string]int64, args ...string) *program {
 	t.Helper()
@@ -326,6 +362,7 @@ func TestUsage(t *testing.T) {
 	for _, args := range [][]string{
 		{}, {"--no-such-flag"}, {"no-such-scenario"}, {bad}, {"run"}, {"-r", "0", "pair"}, {"-p", "100", "pair"}, {"-p", "-1", "pair"},
 		{"-D", "-1s", "pair"}, {"-D", "1", "pair"}, {"--warmup", "-1s", "pair"}, {"-a", "x", "pair"}, {"-a", "1000", "pair"},
+		{"--observe=perhaps", "pair"}, {"check", "-p", "0"}, {"check", "x"},
 		{"-o", "x.json", "pair", "load"}, {"report"}, {"report", bad}, {"report", "/no/such.json"}, {"pair", bad}, {"/dev/null"},
 	} {
 		var stdout, stderr bytes.Buffer

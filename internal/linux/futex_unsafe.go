@@ -11,6 +11,7 @@ import (
 // Operations of futex(2) from include/uapi/linux/futex.h; x/sys has no names
 // for them.
 const (
+	futexWakeOp      = 5
 	futexWaitBitset  = 9
 	futexWakeBitset  = 10
 	futexPrivateFlag = 128
@@ -48,5 +49,22 @@ func FutexWake(word *atomic.Uint32, n int, mask uint32, private bool) (int, sysc
 func FutexWait(word *atomic.Uint32, value, mask uint32, private bool) syscall.Errno {
 	_, _, e := unix.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)),
 		futexOp(futexWaitBitset, private), uintptr(value), 0, 0, uintptr(mask))
+	return e
+}
+
+// FutexWaitFor is FutexWait by FUTEX_WAIT, for no longer than d ns: ETIMEDOUT then.
+func FutexWaitFor(word *atomic.Uint32, value uint32, d int64, private bool) syscall.Errno {
+	ts := unix.NsecToTimespec(d)
+	_, _, e := unix.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)),
+		futexOp(0, private), uintptr(value), uintptr(unsafe.Pointer(&ts)), 0, 0)
+	return e
+}
+
+// FutexLock makes the kernel take the lock of the word's hash bucket and nothing else: a
+// FUTEX_WAKE_OP that adds 0 to the word and wakes nobody, where nobody waits.
+func FutexLock(word *atomic.Uint32, private bool) syscall.Errno {
+	const add, equal = 1, 0
+	_, _, e := unix.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexOp(futexWakeOp, private),
+		0, 0, uintptr(unsafe.Pointer(word)), add<<28|equal<<24|0xfff)
 	return e
 }

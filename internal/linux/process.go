@@ -6,9 +6,12 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -73,7 +76,54 @@ func TerminateGroup(cmd *exec.Cmd) {
 // SetFutexHash asks for a hash of so many slots, a power of two, for this process's
 // private futexes; 0 is the kernel's global one (prctl(2), PR_FUTEX_HASH, Linux 6.16).
 func SetFutexHash(slots int) error {
-	return unix.Prctl(unix.PR_FUTEX_HASH, unix.PR_FUTEX_HASH_SET_SLOTS, uintptr(slots), 0, 0)
+	if _, _, e := unix.RawSyscall6(unix.SYS_PRCTL, unix.PR_FUTEX_HASH, unix.PR_FUTEX_HASH_SET_SLOTS, uintptr(slots), 0, 0, 0); e != 0 {
+		return e
+	}
+	return nil
+}
+
+// FutexHashSlots returns how many slots the hash of this process's private futexes has;
+// 0 is the kernel's global one. The error is ErrInvalid where there is no such hash.
+func FutexHashSlots() (int, error) {
+	n, _, e := unix.RawSyscall6(unix.SYS_PRCTL, unix.PR_FUTEX_HASH, unix.PR_FUTEX_HASH_GET_SLOTS, 0, 0, 0, 0)
+	if e != 0 {
+		return 0, e
+	}
+	return int(n), nil
+}
+
+// Fork runs f in a forked process with a single thread (fork(2)), and returns what it
+// returned, 0..127. f may do nothing but raw system calls on what was made before: the
+// Go runtime has no threads there. It is an error that it took longer than limit.
+func Fork(f func() int, limit time.Duration) (int, error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	runtime.GC() // none may be under way in what is copied
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	pid, _, e := unix.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
+	if e != 0 {
+		return 0, fmt.Errorf("fork: %w", e)
+	}
+	if pid == 0 {
+		for code := f(); ; {
+			unix.RawSyscall(unix.SYS_EXIT_GROUP, uintptr(code), 0, 0)
+		}
+	}
+	for end := time.Now().Add(limit); ; time.Sleep(time.Millisecond) {
+		var status unix.WaitStatus
+		switch got, err := unix.Wait4(int(pid), &status, unix.WNOHANG, nil); {
+		case err != nil && err != unix.EINTR:
+			return 0, fmt.Errorf("wait4: %w", err)
+		case got == int(pid) && status.Exited():
+			return status.ExitStatus(), nil
+		case got == int(pid):
+			return 0, fmt.Errorf("a forked process was killed by %s", unix.SignalName(status.Signal()))
+		case time.Now().After(end):
+			_ = unix.Kill(int(pid), unix.SIGKILL)
+			_, _ = unix.Wait4(int(pid), &status, 0, nil)
+			return 0, fmt.Errorf("a forked process did not end within %s", limit)
+		}
+	}
 }
 
 // ThreadID returns the calling thread's number (gettid(2)).

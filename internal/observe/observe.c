@@ -30,10 +30,14 @@ enum operation { OP_KMALLOC, OP_KFREE, OP_CACHE_ALLOC };
 struct io_cqe {
 	__s32 res;
 };
+struct io_ring_ctx {
+	unsigned int cached_sq_head, cached_cq_tail; // SQEs taken and CQEs given so far
+};
 struct io_kiocb {
 	__u8 opcode;
 	__u64 flags;
 	struct io_cqe cqe;
+	struct io_ring_ctx *ctx;
 };
 struct io_futex { // lies over a request's first field (io_kiocb_to_cmd)
 	void *uaddr;
@@ -71,6 +75,7 @@ struct thread {
 	__u32 latency[BUCKETS];
 	struct site last; // the last kmalloc since a request was submitted, or io_uring_enter entered
 	__u32 has_last, pad;
+	__u64 submitted, completed, completed_req; // the events counted last, see COPIES
 };
 
 struct failure {
@@ -131,6 +136,16 @@ static __always_inline struct thread *self(__u32 *slot)
 	return bpf_map_lookup_elem(&threads, at);
 }
 
+// A kernel that may be preempted inside a program skips the program for a thread that
+// preempts another one there (prog->active in kernel/trace/bpf_trace.c). So those that
+// count arms and failures are attached several times, and the first copy that is not
+// busy counts: every request has a number of its own.
+#define COPIES(section, name, call) \
+	SEC(section) int name##_1(__u64 *ctx) { return call; } \
+	SEC(section) int name##_2(__u64 *ctx) { return call; } \
+	SEC(section) int name##_3(__u64 *ctx) { return call; } \
+	SEC(section) int name##_4(__u64 *ctx) { return call; }
+
 static __always_inline int is_wait(__u8 opcode) { return opcode == FUTEX_WAIT_OP || opcode == FUTEX_WAITV_OP; }
 
 SEC("tp_btf/sys_enter")
@@ -143,6 +158,7 @@ int on_sys_enter(__u64 *ctx)
 	if (t) {
 		t->entered = bpf_ktime_get_ns();
 		t->has_last = 0;
+		t->softirq = 0; // should its end have been missed
 	}
 	return 0;
 }
@@ -196,14 +212,17 @@ static __always_inline void place(struct thread *t, struct site *s)
 
 // A request is prepared before it is traced: a vector's copy was allocated already, right
 // before.
-SEC("tp_btf/io_uring_submit_req")
-int on_submit(__u64 *ctx)
+static __always_inline int submit(struct io_kiocb *req)
 {
 	__u32 slot;
 	struct thread *t = self(&slot);
 	if (!t)
 		return 0;
-	__u8 opcode = BPF_CORE_READ((struct io_kiocb *)ctx[0], opcode);
+	__u64 number = 1 + (__u64)BPF_CORE_READ(req, ctx, cached_sq_head);
+	if (number == t->submitted)
+		return 0;
+	t->submitted = number;
+	__u8 opcode = BPF_CORE_READ(req, opcode);
 	if (is_wait(opcode))
 		t->arms++;
 	if (opcode == FUTEX_WAITV_OP && t->has_last) {
@@ -215,6 +234,8 @@ int on_submit(__u64 *ctx)
 	t->arming = !exact && is_wait(opcode);
 	return 0;
 }
+
+COPIES("tp_btf/io_uring_submit_req", on_submit, submit((struct io_kiocb *)ctx[0]))
 
 static __always_inline void look(struct failure *f, struct io_kiocb *req)
 {
@@ -254,7 +275,7 @@ static __always_inline __u32 bucket(__u64 v)
 	return i < BUCKETS ? i : BUCKETS - 1;
 }
 
-static __always_inline int complete(struct io_kiocb *req, __s32 res)
+static __always_inline int complete(struct io_ring_ctx *ring, struct io_kiocb *req, __s32 res)
 {
 	__u32 slot;
 	__u64 key = (__u64)req;
@@ -265,6 +286,11 @@ static __always_inline int complete(struct io_kiocb *req, __s32 res)
 	__u32 kind = (__u32)opcode - FUTEX_WAIT_OP;
 	if (kind >= sizeof t->flags / sizeof *t->flags)
 		return 0;
+	__u64 number = 1 + (__u64)BPF_CORE_READ(ring, cached_cq_tail);
+	if (number == t->completed && key == t->completed_req)
+		return 0;
+	t->completed = number;
+	t->completed_req = key;
 	__u64 flags = BPF_CORE_READ(req, flags);
 	if (bpf_core_field_size(req->flags) == 4)
 		flags = (__u32)flags;
@@ -299,14 +325,10 @@ static __always_inline int complete(struct io_kiocb *req, __s32 res)
 
 // Since Linux 6.15 (io_uring: pass the CQE to the tracepoint) the third argument is the
 // CQE; before, user_data, and res was the fourth. The program that fits is loaded.
-SEC("tp_btf/io_uring_complete")
-int on_complete_cqe(__u64 *ctx)
-{
-	return complete((struct io_kiocb *)ctx[1], BPF_CORE_READ((struct io_uring_cqe *)ctx[2], res));
-}
-
-SEC("tp_btf/io_uring_complete")
-int on_complete_res(__u64 *ctx) { return complete((struct io_kiocb *)ctx[1], (__s32)ctx[3]); }
+COPIES("tp_btf/io_uring_complete", on_complete_cqe,
+       complete((struct io_ring_ctx *)ctx[0], (struct io_kiocb *)ctx[1], BPF_CORE_READ((struct io_uring_cqe *)ctx[2], res)))
+COPIES("tp_btf/io_uring_complete", on_complete_res,
+       complete((struct io_ring_ctx *)ctx[0], (struct io_kiocb *)ctx[1], (__s32)ctx[3]))
 
 static __always_inline int allocation(__u32 operation, __u64 call_site, __u64 at, __u64 size, __u64 room, __u64 gfp)
 {
@@ -412,28 +434,5 @@ int on_bucket_lock(__u64 *ctx)
 	struct thread *t = self(&slot);
 	if (t)
 		t->bucket_locks++;
-	return 0;
-}
-
-// How often the watched threads had to wait for a lock.
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 4096);
-	__type(key, __u64);
-	__type(value, __u64);
-} locks SEC(".maps"); // lock -> contended acquisitions
-
-SEC("tp_btf/contention_begin")
-int on_contention(__u64 *ctx)
-{
-	__u32 slot;
-	__u64 lock = ctx[0], one = 1;
-	if (!self(&slot))
-		return 0;
-	__u64 *n = bpf_map_lookup_elem(&locks, &lock);
-	if (n)
-		__sync_fetch_and_add(n, 1);
-	else
-		bpf_map_update_elem(&locks, &lock, &one, BPF_NOEXIST);
 	return 0;
 }

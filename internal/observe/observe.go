@@ -14,8 +14,10 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
@@ -70,8 +72,8 @@ type Thread struct {
 	Within6us, Over40us                      int64 // of the failures, from syscall entry
 	// Behind counts failures by how far the word was past the armed value; the last
 	// element counts all from there on; Unread those where it could not be told.
-	Behind [17]int64
-	Unread int64
+	Behind      [17]int64
+	Unread      int64
 	BucketLocks int64 // entries of futex_q_lock(), which takes a hash bucket's lock; see Observer.CountsBucketLocks
 	// Unplaced is how many allocations and frees are missing among the sites.
 	Unplaced int64
@@ -114,7 +116,11 @@ func (t Thread) sub(o Thread) Thread {
 // Snapshot is a state of all watched threads.
 type Snapshot struct {
 	Threads []Thread
-	sites   map[programSite]int64
+	// Missed is how many events the kernel did not give to a program, of any thread on
+	// the machine, since it was busy with one: none of those can be an arm or a failure, of
+	// which several programs take care, unless all of them were.
+	Missed int64
+	sites  map[programSite]int64
 }
 
 // Since returns what happened after an earlier snapshot of the same threads, and the
@@ -223,9 +229,6 @@ func load(threads []Watched, types *btf.Spec, exact bool) (o *Observer, err erro
 				return o, err
 			}
 		}
-		if err := collection.Maps["slots"].Put(uint32(t.ThreadID), uint32(i)); err != nil {
-			return o, err
-		}
 	}
 	for name, p := range collection.Programs {
 		l, err := link.AttachTracing(link.TracingOptions{Program: p})
@@ -234,12 +237,18 @@ func load(threads []Watched, types *btf.Spec, exact bool) (o *Observer, err erro
 		}
 		o.links = append(o.links, l)
 	}
+	// Only now, so that no thread is seen to enter what it is not seen to leave.
+	for i, t := range threads {
+		if err := collection.Maps["slots"].Put(uint32(t.ThreadID), uint32(i)); err != nil {
+			return o, err
+		}
+	}
 	return o, nil
 }
 
 // optional are the tracepoints without which the counts still hold: they are about what
 // must not be taken for an arming's own.
-var optional = []string{"on_cqring_wait", "on_softirq_entry", "on_softirq_exit", "on_contention", "on_bucket_lock"}
+var optional = []string{"on_cqring_wait", "on_softirq_entry", "on_softirq_exit", "on_bucket_lock"}
 
 // choose leaves in spec the programs that this kernel can take.
 func choose(spec *ebpf.CollectionSpec, types *btf.Spec, exact bool) error {
@@ -247,7 +256,7 @@ func choose(spec *ebpf.CollectionSpec, types *btf.Spec, exact bool) error {
 	if n, err := arguments(types, "io_uring_complete"); err == nil && n > 4 {
 		other = "on_complete_cqe"
 	}
-	delete(spec.Programs, other)
+	maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool { return strings.HasPrefix(name, other) })
 	for name, p := range spec.Programs {
 		switch {
 		case p.AttachType != ebpf.AttachTraceRawTp: // fentry or fexit
@@ -321,6 +330,11 @@ func (o *Observer) Snapshot() (Snapshot, error) {
 		}
 		s.Threads[i] = decode(&t)
 	}
+	for name, p := range o.collection.Programs {
+		if st, err := p.Stats(); err == nil && !strings.HasPrefix(name, "on_submit") && !strings.HasPrefix(name, "on_complete") {
+			s.Missed += int64(st.RecursionMisses)
+		}
+	}
 	var key programSite
 	var n uint64
 	for all := o.collection.Maps["sites"].Iterate(); ; {
@@ -346,21 +360,6 @@ func decode(t *programThread) Thread {
 		d.Latency[i] = int64(n)
 	}
 	return d
-}
-
-// Locks returns how often the watched threads had to wait for each lock
-// (tracepoint contention_begin), by its address; nil where the kernel does not tell.
-func (o *Observer) Locks() map[uint64]int64 {
-	m := o.collection.Maps["locks"]
-	if o.collection.Programs["on_contention"] == nil {
-		return nil
-	}
-	found := map[uint64]int64{}
-	var lock, n uint64
-	for all := m.Iterate(); all.Next(&lock, &n); {
-		found[lock] = int64(n)
-	}
-	return found
 }
 
 // CountsBucketLocks says whether Thread.BucketLocks counts: the kernel has fentry and a

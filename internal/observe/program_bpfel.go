@@ -33,27 +33,30 @@ type programSite struct {
 }
 
 type programThread struct {
-	_           structs.HostLayout
-	Arms        uint64
-	Failed      uint64
-	Kmalloc     uint64
-	Kfree       uint64
-	CacheAlloc  uint64
-	Within6us   uint64
-	Over40us    uint64
-	Unread      uint64
-	Unplaced    uint64
-	Behind      [17]uint64
-	Flags       [3]uint64
-	Wrap        uint64
-	BucketLocks uint64
-	Entered     uint64
-	Arming      uint32
-	Softirq     uint32
-	Latency     [1056]uint32
-	Last        programSite
-	HasLast     uint32
-	Pad         uint32
+	_            structs.HostLayout
+	Arms         uint64
+	Failed       uint64
+	Kmalloc      uint64
+	Kfree        uint64
+	CacheAlloc   uint64
+	Within6us    uint64
+	Over40us     uint64
+	Unread       uint64
+	Unplaced     uint64
+	Behind       [17]uint64
+	Flags        [3]uint64
+	Wrap         uint64
+	BucketLocks  uint64
+	Entered      uint64
+	Arming       uint32
+	Softirq      uint32
+	Latency      [1056]uint32
+	Last         programSite
+	HasLast      uint32
+	Pad          uint32
+	Submitted    uint64
+	Completed    uint64
+	CompletedReq uint64
 }
 
 // Names of all BPF objects in the ELF.
@@ -62,21 +65,28 @@ type programThread struct {
 const (
 	programMapAllocated       = "allocated"
 	programMapFailures        = "failures"
-	programMapLocks           = "locks"
 	programMapSites           = "sites"
 	programMapSlots           = "slots"
 	programMapThreads         = "threads"
 	programProgOnBucketLock   = "on_bucket_lock"
 	programProgOnCacheAlloc   = "on_cache_alloc"
-	programProgOnCompleteCqe  = "on_complete_cqe"
-	programProgOnCompleteRes  = "on_complete_res"
-	programProgOnContention   = "on_contention"
+	programProgOnCompleteCqe1 = "on_complete_cqe_1"
+	programProgOnCompleteCqe2 = "on_complete_cqe_2"
+	programProgOnCompleteCqe3 = "on_complete_cqe_3"
+	programProgOnCompleteCqe4 = "on_complete_cqe_4"
+	programProgOnCompleteRes1 = "on_complete_res_1"
+	programProgOnCompleteRes2 = "on_complete_res_2"
+	programProgOnCompleteRes3 = "on_complete_res_3"
+	programProgOnCompleteRes4 = "on_complete_res_4"
 	programProgOnCqringWait   = "on_cqring_wait"
 	programProgOnKfree        = "on_kfree"
 	programProgOnKmalloc      = "on_kmalloc"
 	programProgOnSoftirqEntry = "on_softirq_entry"
 	programProgOnSoftirqExit  = "on_softirq_exit"
-	programProgOnSubmit       = "on_submit"
+	programProgOnSubmit1      = "on_submit_1"
+	programProgOnSubmit2      = "on_submit_2"
+	programProgOnSubmit3      = "on_submit_3"
+	programProgOnSubmit4      = "on_submit_4"
 	programProgOnSysEnter     = "on_sys_enter"
 	programProgOnSysExit      = "on_sys_exit"
 	programProgOnWaitEntry    = "on_wait_entry"
@@ -132,15 +142,23 @@ type programSpecs struct {
 type programProgramSpecs struct {
 	OnBucketLock   *ebpf.ProgramSpec `ebpf:"on_bucket_lock"`
 	OnCacheAlloc   *ebpf.ProgramSpec `ebpf:"on_cache_alloc"`
-	OnCompleteCqe  *ebpf.ProgramSpec `ebpf:"on_complete_cqe"`
-	OnCompleteRes  *ebpf.ProgramSpec `ebpf:"on_complete_res"`
-	OnContention   *ebpf.ProgramSpec `ebpf:"on_contention"`
+	OnCompleteCqe1 *ebpf.ProgramSpec `ebpf:"on_complete_cqe_1"`
+	OnCompleteCqe2 *ebpf.ProgramSpec `ebpf:"on_complete_cqe_2"`
+	OnCompleteCqe3 *ebpf.ProgramSpec `ebpf:"on_complete_cqe_3"`
+	OnCompleteCqe4 *ebpf.ProgramSpec `ebpf:"on_complete_cqe_4"`
+	OnCompleteRes1 *ebpf.ProgramSpec `ebpf:"on_complete_res_1"`
+	OnCompleteRes2 *ebpf.ProgramSpec `ebpf:"on_complete_res_2"`
+	OnCompleteRes3 *ebpf.ProgramSpec `ebpf:"on_complete_res_3"`
+	OnCompleteRes4 *ebpf.ProgramSpec `ebpf:"on_complete_res_4"`
 	OnCqringWait   *ebpf.ProgramSpec `ebpf:"on_cqring_wait"`
 	OnKfree        *ebpf.ProgramSpec `ebpf:"on_kfree"`
 	OnKmalloc      *ebpf.ProgramSpec `ebpf:"on_kmalloc"`
 	OnSoftirqEntry *ebpf.ProgramSpec `ebpf:"on_softirq_entry"`
 	OnSoftirqExit  *ebpf.ProgramSpec `ebpf:"on_softirq_exit"`
-	OnSubmit       *ebpf.ProgramSpec `ebpf:"on_submit"`
+	OnSubmit1      *ebpf.ProgramSpec `ebpf:"on_submit_1"`
+	OnSubmit2      *ebpf.ProgramSpec `ebpf:"on_submit_2"`
+	OnSubmit3      *ebpf.ProgramSpec `ebpf:"on_submit_3"`
+	OnSubmit4      *ebpf.ProgramSpec `ebpf:"on_submit_4"`
 	OnSysEnter     *ebpf.ProgramSpec `ebpf:"on_sys_enter"`
 	OnSysExit      *ebpf.ProgramSpec `ebpf:"on_sys_exit"`
 	OnWaitEntry    *ebpf.ProgramSpec `ebpf:"on_wait_entry"`
@@ -155,7 +173,6 @@ type programProgramSpecs struct {
 type programMapSpecs struct {
 	Allocated *ebpf.MapSpec `ebpf:"allocated"`
 	Failures  *ebpf.MapSpec `ebpf:"failures"`
-	Locks     *ebpf.MapSpec `ebpf:"locks"`
 	Sites     *ebpf.MapSpec `ebpf:"sites"`
 	Slots     *ebpf.MapSpec `ebpf:"slots"`
 	Threads   *ebpf.MapSpec `ebpf:"threads"`
@@ -192,7 +209,6 @@ func (o *programObjects) Close() error {
 type programMaps struct {
 	Allocated *ebpf.Map `ebpf:"allocated"`
 	Failures  *ebpf.Map `ebpf:"failures"`
-	Locks     *ebpf.Map `ebpf:"locks"`
 	Sites     *ebpf.Map `ebpf:"sites"`
 	Slots     *ebpf.Map `ebpf:"slots"`
 	Threads   *ebpf.Map `ebpf:"threads"`
@@ -202,7 +218,6 @@ func (m *programMaps) Close() error {
 	return _ProgramClose(
 		m.Allocated,
 		m.Failures,
-		m.Locks,
 		m.Sites,
 		m.Slots,
 		m.Threads,
@@ -224,15 +239,23 @@ type programVariables struct {
 type programPrograms struct {
 	OnBucketLock   *ebpf.Program `ebpf:"on_bucket_lock"`
 	OnCacheAlloc   *ebpf.Program `ebpf:"on_cache_alloc"`
-	OnCompleteCqe  *ebpf.Program `ebpf:"on_complete_cqe"`
-	OnCompleteRes  *ebpf.Program `ebpf:"on_complete_res"`
-	OnContention   *ebpf.Program `ebpf:"on_contention"`
+	OnCompleteCqe1 *ebpf.Program `ebpf:"on_complete_cqe_1"`
+	OnCompleteCqe2 *ebpf.Program `ebpf:"on_complete_cqe_2"`
+	OnCompleteCqe3 *ebpf.Program `ebpf:"on_complete_cqe_3"`
+	OnCompleteCqe4 *ebpf.Program `ebpf:"on_complete_cqe_4"`
+	OnCompleteRes1 *ebpf.Program `ebpf:"on_complete_res_1"`
+	OnCompleteRes2 *ebpf.Program `ebpf:"on_complete_res_2"`
+	OnCompleteRes3 *ebpf.Program `ebpf:"on_complete_res_3"`
+	OnCompleteRes4 *ebpf.Program `ebpf:"on_complete_res_4"`
 	OnCqringWait   *ebpf.Program `ebpf:"on_cqring_wait"`
 	OnKfree        *ebpf.Program `ebpf:"on_kfree"`
 	OnKmalloc      *ebpf.Program `ebpf:"on_kmalloc"`
 	OnSoftirqEntry *ebpf.Program `ebpf:"on_softirq_entry"`
 	OnSoftirqExit  *ebpf.Program `ebpf:"on_softirq_exit"`
-	OnSubmit       *ebpf.Program `ebpf:"on_submit"`
+	OnSubmit1      *ebpf.Program `ebpf:"on_submit_1"`
+	OnSubmit2      *ebpf.Program `ebpf:"on_submit_2"`
+	OnSubmit3      *ebpf.Program `ebpf:"on_submit_3"`
+	OnSubmit4      *ebpf.Program `ebpf:"on_submit_4"`
 	OnSysEnter     *ebpf.Program `ebpf:"on_sys_enter"`
 	OnSysExit      *ebpf.Program `ebpf:"on_sys_exit"`
 	OnWaitEntry    *ebpf.Program `ebpf:"on_wait_entry"`
@@ -245,15 +268,23 @@ func (p *programPrograms) Close() error {
 	return _ProgramClose(
 		p.OnBucketLock,
 		p.OnCacheAlloc,
-		p.OnCompleteCqe,
-		p.OnCompleteRes,
-		p.OnContention,
+		p.OnCompleteCqe1,
+		p.OnCompleteCqe2,
+		p.OnCompleteCqe3,
+		p.OnCompleteCqe4,
+		p.OnCompleteRes1,
+		p.OnCompleteRes2,
+		p.OnCompleteRes3,
+		p.OnCompleteRes4,
 		p.OnCqringWait,
 		p.OnKfree,
 		p.OnKmalloc,
 		p.OnSoftirqEntry,
 		p.OnSoftirqExit,
-		p.OnSubmit,
+		p.OnSubmit1,
+		p.OnSubmit2,
+		p.OnSubmit3,
+		p.OnSubmit4,
 		p.OnSysEnter,
 		p.OnSysExit,
 		p.OnWaitEntry,

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/cilium/ebpf/btf"
+
 	"aossim/internal/linux"
 )
 
@@ -76,4 +78,25 @@ func pidNamespace() (device, inode uint64, err error) {
 		return 0, 0, nil
 	}
 	return device, inode, nil
+}
+
+// EnumValue returns the value of a name in one of the kernel's enums, by its BTF.
+func EnumValue(name string) (uint64, bool) {
+	types, err := kernelTypes()
+	if err != nil {
+		return 0, false
+	}
+	for t, err := range types.All() {
+		if err != nil {
+			return 0, false
+		}
+		if enum, ok := t.(*btf.Enum); ok {
+			for _, v := range enum.Values {
+				if v.Name == name {
+					return v.Value, true
+				}
+			}
+		}
+	}
+	return 0, false
 }

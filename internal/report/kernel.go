@@ -65,6 +65,13 @@ func (t *text) kernel() {
 		how = "fexit of io_futex_wait(), so exactly"
 	}
 	t.printf("Allocations are those within the arming of waits. The moment of a failure is known by %s.\n\n", how)
+	missed := int64(0)
+	for _, r := range rows {
+		missed = max(missed, r.total(func(g *result.Group) int64 { return g.Kernel.MissedEvents }))
+	}
+	if missed > 0 {
+		t.printf("The kernel skipped the observer for up to %s events a phase, of all threads of the machine: a thread had preempted another one inside\nthe observer. Arms and failed arms are complete, allocations may lack some.\n\n", comma(missed))
+	}
 	t.overhead(rows)
 	t.sites(rows)
 }

@@ -42,6 +42,11 @@ func fixture(runs int) *result.Result {
 			rt2.Histograms.Delivery.Record(7000)
 			rt2.Histograms.EAGAINRate.Record(120_000)
 		}
+		rt2.Kernel = &result.Kernel{Timing: "tracepoints", DurationNS: 1e9, Arms: 2500, EAGAIN: 200, ProgramArms: 2500, ProgramEAGAIN: 200, Messages: 3000,
+			Kmalloc: 200, Kfree: 200, Within6us: 150, Over40us: 20, Failure: result.NewHistogram(result.Highest), MissedEvents: 4, Unplaced: 1,
+			Sites: []result.KernelSite{{Operation: "kmalloc", Function: "io_futex_wait+0x11", Size: 144, Room: 192, Count: 200}, {Operation: "kfree", Function: "io_futex_wait+0xd3", Count: 200}}}
+		rt2.Kernel.Behind[1] = 190
+		rt2.Kernel.Failure.RecordMany(5000, 200)
 		low := result.Group{Name: "low", Publishers: 3, Subscribers: 2, Channels: 1, Offered: 24400,
 			Counts:     result.Counts{Published: 10200, Handled: 24400, Arms: 14000, Wakes: 14000, MissedDeadlines: 4},
 			Histograms: result.NewHistograms(), Wait: "io_uring", Submit: "combined"}

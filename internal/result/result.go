@@ -113,12 +113,15 @@ type Kernel struct {
 	Failure   *Histogram `json:"failure"` // that time, to 1.6 %
 	// Behind counts failed arms as Counts.Behind does, but by the word at the failure;
 	// BehindUnknown those where it could not be told, as for vectors.
-	Behind        Behind         `json:"behind"`
-	BehindUnknown int64          `json:"behind_unknown"`
-	Rearm         *Histogram     `json:"rearm,omitempty"` // the program's, in the observed pass
-	Sites         []KernelSite   `json:"sites"`
-	Unplaced      int64          `json:"unplaced"` // allocations and frees missing among the sites
-	Threads       []KernelThread `json:"threads"`
+	Behind        Behind       `json:"behind"`
+	BehindUnknown int64        `json:"behind_unknown"`
+	Rearm         *Histogram   `json:"rearm,omitempty"` // the program's, in the observed pass
+	Sites         []KernelSite `json:"sites"`
+	Unplaced      int64        `json:"unplaced"` // allocations and frees missing among the sites
+	// MissedEvents is how many events the kernel did not give to the observer in this
+	// phase, of all threads of the machine: so many allocations may be missing at most.
+	MissedEvents int64          `json:"missed_events"`
+	Threads      []KernelThread `json:"threads"`
 }
 
 // KernelSite is a place in the kernel that allocated or freed while waits were armed.

@@ -16,6 +16,7 @@ import (
 
 	"aossim/channel"
 	"aossim/internal/linux"
+	"aossim/internal/machine"
 	"aossim/internal/observe"
 	"aossim/internal/result"
 	"aossim/scenarios"
@@ -42,8 +43,9 @@ func (p *Plan) Run(ctx context.Context) (*result.Result, error) {
 	r := &result.Result{
 		Schema: result.Schema, Started: time.Now().Format(time.RFC3339),
 		Scenario:    result.Scenario{Name: s.Name, SHA256: s.SHA256(), Text: s.Text, Options: o.list()},
-		Environment: environment(o),
+		Environment: machine.Environment(),
 	}
+	r.Environment.NotRealTime = o.NoRT
 	if dma, err := linux.HoldDMALatency(); err == nil {
 		defer dma.Close()
 		r.Environment.DMALatency = "0 us"

@@ -47,6 +47,7 @@ func (p *Plan) armsOnRing(a *actorPlan) bool {
 type observed struct {
 	threads []observe.Thread
 	sites   []observe.Site
+	missed  int64
 }
 
 // observe starts to watch the threads of all subscribers that arm on a ring. They are
@@ -90,6 +91,7 @@ func (c *controller) since(before observe.Snapshot) error {
 	}
 	var o observed
 	o.threads, o.sites = now.Since(before)
+	o.missed = now.Missed - before.Missed
 	c.seen = append(c.seen, o)
 	return nil
 }
@@ -98,7 +100,7 @@ func (c *controller) since(before observe.Snapshot) error {
 func (o *observed) add(g *result.Group, at int, r *phaseReport, thread uint64, duration int64, timing observe.Timing) {
 	t := &o.threads[at]
 	if g.Kernel == nil {
-		g.Kernel = &result.Kernel{Timing: string(timing), DurationNS: duration, Failure: result.NewHistogram(result.Highest), Sites: []result.KernelSite{}}
+		g.Kernel = &result.Kernel{Timing: string(timing), DurationNS: duration, MissedEvents: o.missed, Failure: result.NewHistogram(result.Highest), Sites: []result.KernelSite{}}
 	}
 	k := g.Kernel
 	k.Arms += t.Arms

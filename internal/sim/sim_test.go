@@ -263,6 +263,57 @@ wait = "futex"
 	}
 }
 
+// TestObserved: the kernel's counts are those of the program, in a pass of its own and
+// throughout, and each is about what it says.
+func TestObserved(t *testing.T) {
+	text := pair("arrival = \"poisson\"\ncount = 3", "work = \"20us\"\ncount = 2")
+	for _, o := range []Observe{ObservePass, ObserveAll} {
+		t.Run(string(o), func(t *testing.T) {
+			s, err := scenarios.Parse("test.toml", []byte(text))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := Prepare(s, Options{Observe: o}); errors.Is(err, ErrCannot) {
+				t.Skip(err)
+			}
+			r := simulate(t, text, Options{Observe: o, Duration: 1500 * time.Millisecond, Warmup: 100 * time.Millisecond})
+			pass(t, r)
+			g := group(t, r, 0, "rt")
+			k := g.Kernel
+			if k == nil || k.Arms == 0 || k.EAGAIN == 0 || k.Arms != k.ProgramArms || k.EAGAIN != k.ProgramEAGAIN {
+				t.Fatalf("kernel: %+v", k)
+			}
+			if all := o == ObserveAll; all != (k.Arms == g.Arms) || all != (k.Rearm == nil) || all != (k.Messages == g.Handled) {
+				t.Errorf("observed %s: %d arms of %d, %d messages of %d", o, k.Arms, g.Arms, k.Messages, g.Handled)
+			}
+			if k.Failure.Count() != k.EAGAIN || k.Behind.Total()+k.BehindUnknown != k.EAGAIN || len(k.Threads) != 2 || k.Threads[0].Arms+k.Threads[1].Arms != k.Arms {
+				t.Errorf("%d failures, behind %v, %d unknown, threads %+v of %d", k.Failure.Count(), k.Behind, k.BehindUnknown, k.Threads, k.EAGAIN)
+			}
+			var kmallocs int64
+			for _, s := range k.Sites {
+				if s.Operation == "kmalloc" {
+					kmallocs += s.Count
+				}
+			}
+			if kmallocs != k.Kmalloc {
+				t.Errorf("%d kmallocs, %d at %v", k.Kmalloc, kmallocs, k.Sites)
+			}
+		})
+	}
+}
+
+// TestReconcile: a count that differs is a failed check that says whose.
+func TestReconcile(t *testing.T) {
+	phases := []result.Phase{{Name: "p", Groups: []result.Group{
+		{Name: "good", Kernel: &result.Kernel{Arms: 5, EAGAIN: 2, ProgramArms: 5, ProgramEAGAIN: 2}}, {Name: "unobserved"},
+		{Name: "bad", Kernel: &result.Kernel{Arms: 5, EAGAIN: 1, ProgramArms: 5, ProgramEAGAIN: 2}},
+	}}}
+	arms, problems := reconcile(phases)
+	if arms != 10 || len(problems) != 1 || !strings.Contains(problems[0], `"bad"`) {
+		t.Errorf("%d arms, %q", arms, problems)
+	}
+}
+
 // TestSlowSubscriber: overrun is counted, and the account balances.
 func TestSlowSubscriber(t *testing.T) {
 	text := strings.Replace(pair("", "work = \"2ms\""), "queue_size = 1024", "queue_size = 16", 1)

@@ -46,6 +46,44 @@ func probe(op Opcode) error {
 	return fmt.Errorf("%w: operation %d completed with %w instead of EAGAIN on a word that differs", ErrUnsupported, op, got)
 }
 
+// ProbeOp finds out by doing whether this thread can issue a futex operation; Probe
+// must have succeeded.
+func ProbeOp(op Opcode) error {
+	r, err := Setup(8, 8, 0)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	mem, err := linux.MapAnonymous(os.Getpagesize())
+	if err != nil {
+		return err
+	}
+	defer linux.Unmap(mem)
+	vector, err := NewVector(1)
+	if err != nil {
+		return err
+	}
+	defer vector.Close()
+	word := linux.WordAddress(linux.Uint32At(mem, 0))
+	vector.Set(0, word, 1, FutexU32)
+	requests := map[Opcode]struct {
+		e    SQE
+		want syscall.Errno
+	}{
+		OpFutexWait:  {FutexWait(word, 1, linux.MatchAny, FutexU32, 1), syscall.EAGAIN},
+		OpFutexWake:  {FutexWake(word, 1, FutexU32, 1), 0},
+		OpFutexWaitv: {FutexWaitv(vector.Addr(), 1, 1), syscall.EAGAIN},
+	}
+	r.Push(requests[op].e)
+	if e := r.Enter(1, GetEvents); e != 0 {
+		return fmt.Errorf("io_uring_enter: %w", e)
+	}
+	if c, ok := r.Next(); !ok || c.Errno() != requests[op].want {
+		return fmt.Errorf("operation %d completed with %d", op, c.Res)
+	}
+	return nil
+}
+
 // tryWait arms a wait that must fail: the word holds 0 and the request says 1.
 func tryWait(r *Ring, op Opcode, word *atomic.Uint32) (syscall.Errno, error) {
 	e := FutexWait(linux.WordAddress(word), 1, linux.MatchAny, FutexU32, 1)

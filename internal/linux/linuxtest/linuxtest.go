@@ -5,6 +5,7 @@ package linuxtest
 import (
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -51,4 +52,25 @@ func DropCapabilities() error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var none [2]unix.CapUserData
 	return unix.Capset(&header, &none[0])
+}
+
+// Unprivileged calls f on a thread whose children have no capabilities, though they are
+// root's (capabilities(7), the bounding set).
+func Unprivileged(t testing.TB, f func()) {
+	t.Helper()
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked
+		var err error
+		for c := uintptr(0); c <= unix.CAP_LAST_CAP && err == nil; c++ {
+			err = unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0)
+		}
+		if err == nil {
+			f()
+		}
+		done <- err
+	}()
+	if err := <-done; err != nil {
+		t.Fatalf("dropping capabilities: %v; run the tests as root", err)
+	}
 }

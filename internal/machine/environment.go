@@ -1,4 +1,4 @@
-package sim
+package machine
 
 import (
 	"fmt"
@@ -14,9 +14,9 @@ import (
 	"aossim/internal/result"
 )
 
-// environment reads what the machine says about itself. What it does not say is
+// Environment reads what the machine says about itself. What it does not say is
 // "unknown", never left out.
-func environment(o Options) result.Environment {
+func Environment() result.Environment {
 	release, version, machine := linux.Uname()
 	e := result.Environment{
 		KernelRelease: release, KernelVersion: version, Machine: machine,
@@ -33,7 +33,6 @@ func environment(o Options) result.Environment {
 		ClockSource: read("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
 		Mitigations: mitigations(), Virtualization: virtualization(),
 		RTThrottling: throttling(),
-		NotRealTime:  o.NoRT,
 		GoVersion:    runtime.Version(), Program: program(),
 	}
 	return e
@@ -134,10 +133,11 @@ func throttling() string {
 	if err != nil {
 		return "unknown"
 	}
-	if runtime < 0 {
+	period := read("/proc/sys/kernel/sched_rt_period_us")
+	if runtime < 0 || strconv.Itoa(runtime) == period {
 		return "off"
 	}
-	return fmt.Sprintf("%d of %s us", runtime, read("/proc/sys/kernel/sched_rt_period_us"))
+	return fmt.Sprintf("%d of %s us", runtime, period)
 }
 
 func program() string {
@@ -152,43 +152,4 @@ func program() string {
 		}
 	}
 	return name
-}
-
-// FormatCPUs writes CPUs as a list that taskset takes: 0-2,5.
-func FormatCPUs(cpus []int) string {
-	var parts []string
-	for i := 0; i < len(cpus); {
-		j := i
-		for j+1 < len(cpus) && cpus[j+1] == cpus[j]+1 {
-			j++
-		}
-		if part := strconv.Itoa(cpus[i]); j > i {
-			parts = append(parts, part+"-"+strconv.Itoa(cpus[j]))
-		} else {
-			parts = append(parts, part)
-		}
-		i = j + 1
-	}
-	return strings.Join(parts, ",")
-}
-
-// ParseCPUs reads what FormatCPUs writes.
-func ParseCPUs(text string) ([]int, error) {
-	var cpus []int
-	for _, part := range strings.Split(text, ",") {
-		low, high, isRange := strings.Cut(part, "-")
-		first, err := strconv.Atoi(low)
-		last := first
-		if err == nil && isRange {
-			last, err = strconv.Atoi(high)
-		}
-		if err != nil || first < 0 || last < first || last >= 1024 {
-			return nil, fmt.Errorf("%q is no list of CPUs; write one such as 0-2,5", text)
-		}
-		for c := first; c <= last; c++ {
-			cpus = append(cpus, c)
-		}
-	}
-	slices.Sort(cpus)
-	return slices.Compact(cpus), nil
 }

@@ -1,0 +1,98 @@
+// Package machine says what the machine is, whether it is fit to measure on, and how its
+// kernel behaves, found out by doing and never by version numbers.
+package machine
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"aossim/internal/linux"
+	"aossim/internal/result"
+)
+
+// Schema names the format of a check.
+const Schema = "aossim.check/1"
+
+// Check is what aossim check finds.
+type Check struct {
+	Schema      string             `json:"schema"`
+	Environment result.Environment `json:"environment"`
+	Machine     []Item             `json:"machine"`
+	Self        *Self              `json:"self"`
+	Kernel      []Finding          `json:"kernel"`
+	Timing      string             `json:"observed_by,omitempty"` // fexit or tracepoints
+	KernelError string             `json:"kernel_error,omitempty"`
+}
+
+// Run does everything, in some ten seconds. priority is that of SCHED_FIFO that actors
+// are to have, 1..99. It takes process-wide steps (memory locking, the private futex
+// hash), so the process should do nothing else.
+func Run(priority int) *Check {
+	wanted := linux.Sched{Policy: linux.FIFO, Priority: priority}
+	c := &Check{Schema: Schema, Environment: Environment(), Machine: fitness(wanted), Self: selfCheck(wanted)}
+	if !c.missing("io_uring") {
+		var err error
+		if c.Kernel, c.Timing, err = behaviour(); err != nil {
+			c.KernelError = err.Error()
+		}
+	}
+	return c
+}
+
+// missing says whether something is that the tool needs, by the start of its name.
+func (c *Check) missing(name string) bool {
+	for _, i := range c.Machine {
+		if i.Verdict == No && strings.HasPrefix(i.Name, name) {
+			return true
+		}
+	}
+	return false
+}
+
+// Fit says that nothing is missing that the tool needs.
+func (c *Check) Fit() bool { return !c.missing("") }
+
+// Encode writes the check as indented JSON.
+func (c *Check) Encode(w io.Writer) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", " ")
+	e.SetEscapeHTML(false)
+	return e.Encode(c)
+}
+
+// Text writes the check for people.
+func (c *Check) Text(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "Linux %s %s, %s\n\nIs this machine fit to measure?\n\n", c.Environment.KernelRelease, c.Environment.KernelVersion, c.Environment.CPU)
+	for _, i := range c.Machine {
+		fmt.Fprintf(t, "%s\t%s\t%s\n", i.Verdict, i.Name, i.Detail)
+		if i.Fix != "" {
+			fmt.Fprintf(t, "\t\t-> %s\n", i.Fix)
+		}
+	}
+	fmt.Fprintf(t, "\nHow late is this program itself? (clock_nanosleep to a deadline each %d us, %s)\n\n", c.Self.PeriodNS/1000, c.Self.Policy)
+	if c.Self.Error != "" {
+		fmt.Fprintf(t, "not measured: %s\n", c.Self.Error)
+	} else {
+		for _, p := range []float64{50, 99} {
+			v, _ := c.Self.Latency.Percentile(p)
+			fmt.Fprintf(t, "p%g %.2f us, ", p, float64(v)/1000)
+		}
+		fmt.Fprintf(t, "max %.2f us of %d; %d garbage collections and %d stolen ticks meanwhile\n", float64(c.Self.Latency.Max())/1000, c.Self.Latency.Count(), c.Self.Collected, c.Self.Stolen)
+	}
+	fmt.Fprintf(t, "\nHow does this kernel behave?")
+	if c.Timing != "" {
+		fmt.Fprintf(t, " (observed by %s)", c.Timing)
+	}
+	fmt.Fprintf(t, "\n\n")
+	if c.KernelError != "" {
+		fmt.Fprintf(t, "not found out: %s\n", c.KernelError)
+	}
+	for _, f := range c.Kernel {
+		fmt.Fprintf(t, "%s:\t%s\n\t%s\n", f.Question, f.Answer, f.Evidence)
+	}
+	return t.Flush()
+}

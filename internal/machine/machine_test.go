@@ -1,0 +1,65 @@
+package machine
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf/btf"
+
+	"aossim/internal/linux/linuxtest"
+)
+
+func TestMain(m *testing.M) { os.Exit(linuxtest.Main(m)) }
+
+// TestCheck runs everything, and holds it against what other sources say.
+func TestCheck(t *testing.T) {
+	c := Run(40)
+	var text bytes.Buffer
+	if err := c.Text(&text); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%s", &text)
+	for _, i := range c.Machine {
+		if i.Detail == "" || i.Verdict == OK && i.Fix != "" || i.Verdict != OK && i.Fix == "" {
+			t.Errorf("%+v: it needs a detail, and a way out where it is not OK", i)
+		}
+		if !strings.Contains(text.String(), i.Detail) {
+			t.Errorf("%q is not in the text", i.Detail)
+		}
+	}
+	if c.Fit() && c.Self.Latency.Count() != int64(selfFor)/selfPeriod {
+		t.Errorf("self-check: %d values, error %q", c.Self.Latency.Count(), c.Self.Error)
+	}
+	if c.Self.Collected != 0 {
+		t.Errorf("%d garbage collections in the self-check", c.Self.Collected)
+	}
+	answers := map[string]Finding{}
+	for _, f := range c.Kernel {
+		if f.Answer == "" || f.Evidence == "" {
+			t.Errorf("%+v: no answer or no evidence", f)
+		}
+		answers[f.Question] = f
+	}
+	if len(answers) != 8 {
+		t.Errorf("%d answers", len(answers))
+	}
+	// The kernel's own description of the struct, where what was observed is a kmalloc.
+	var data *btf.Struct
+	if spec, err := btf.LoadKernelSpec(); err == nil && spec.TypeByName("io_futex_data", &data) == nil {
+		if got := answers["size of io_futex_data, bytes"]; got.Answer != Unknown && got.Answer != strconv.Itoa(int(data.Size)) {
+			t.Errorf("%+v; the kernel's BTF says %d", got, data.Size)
+		}
+	}
+	var coded bytes.Buffer
+	if err := c.Encode(&coded); err != nil {
+		t.Fatal(err)
+	}
+	var back Check
+	if err := json.Unmarshal(coded.Bytes(), &back); err != nil || back.Schema != Schema || len(back.Kernel) != len(c.Kernel) {
+		t.Errorf("JSON: %v", err)
+	}
+}
