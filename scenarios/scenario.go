@@ -8,6 +8,7 @@ package scenarios
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
@@ -35,6 +36,7 @@ type Scenario struct {
 	Subscribers []Subscriber
 	Loads       []Load
 	Expect      []Threshold
+	Micro       *Micro // of kind "micro": nothing else but name and description is set then
 
 	File string // as it was named
 	Text string // the file, whole
@@ -175,7 +177,21 @@ type file struct {
 	Subscriber  []toml.Primitive  `toml:"subscriber"`
 	Load        []toml.Primitive  `toml:"load"`
 	Expect      map[string]string `toml:"expect"`
+
+	Kind         string           `toml:"kind"`
+	Rounds       int              `toml:"rounds"`
+	WarmupRounds int              `toml:"warmup_rounds"`
+	Policy       string           `toml:"policy"`
+	Priority     int              `toml:"priority"`
+	CPUs         []int            `toml:"cpus"`
+	Point        []toml.Primitive `toml:"point"`
 }
+
+// The keys at the top that only one kind of scenario has.
+var (
+	loopKeys  = []string{"duration", "phases", "seed", "late", "expect"}
+	microKeys = []string{"rounds", "warmup_rounds", "policy", "priority", "cpus", "point"}
+)
 
 // Parse decodes and validates a scenario; name stands for the file in errors.
 func Parse(name string, data []byte) (*Scenario, error) {
@@ -189,13 +205,16 @@ func Parse(name string, data []byte) (*Scenario, error) {
 	f := file{
 		Name: strings.TrimSuffix(path.Base(name), ".toml"), Duration: Duration(10e9), Late: Duration(5e6),
 		Phases: []string{"all"}, Seed: 1,
+		Rounds: defaultRounds, WarmupRounds: defaultWarmupRounds, Policy: "other",
 	}
 	md, err := toml.Decode(s.Text, &f)
 	if err != nil {
 		return nil, s.tomlError("", 0, err)
 	}
 	s.Name, s.Description, s.Duration, s.Phases, s.Seed, s.Late = f.Name, f.Description, f.Duration, f.Phases, f.Seed, f.Late
+	var points []Point
 	if err := errors.Join(
+		decodeAll(s, &md, "point", f.Point, &points, unsetPoint()),
 		decodeAll(s, &md, "channel", f.Channel, &s.Channels, Channel{MaxSize: 64, QueueSize: 1024, Futex: "shared", Count: 1}),
 		decodeAll(s, &md, "publisher", f.Publisher, &s.Publishers, Publisher{Member: newMember("publishers"), Arrival: "periodic", Wake: "futex"}),
 		decodeAll(s, &md, "subscriber", f.Subscriber, &s.Subscribers, Subscriber{Member: newMember("subscribers"), Wait: "io_uring", Submit: "split"}),
@@ -213,6 +232,26 @@ func Parse(name string, data []byte) (*Scenario, error) {
 			line = s.find(key[0], 0, "")
 		}
 		return nil, &Error{name, line, fmt.Sprintf("unknown key %q; the README lists the keys of a scenario", key.String())}
+	}
+	others := microKeys
+	switch f.Kind {
+	case "":
+	case "micro":
+		others = loopKeys
+	default:
+		return nil, s.Errorf("", 0, "kind", "%q is no kind of scenario; leave it out, or write \"micro\"", f.Kind)
+	}
+	for _, key := range others {
+		if md.IsDefined(key) {
+			return nil, s.Errorf("", 0, key, "a scenario of kind %q has no such key", cmp.Or(f.Kind, "event loop (none given)"))
+		}
+	}
+	if f.Kind == "micro" {
+		s.Micro = &Micro{Rounds: f.Rounds, WarmupRounds: f.WarmupRounds, Policy: f.Policy, Priority: f.Priority, CPUs: f.CPUs, Points: points}
+		if err := s.validateMicro(); err != nil {
+			return nil, err
+		}
+		return s, nil
 	}
 	if err := s.validate(); err != nil {
 		return nil, err

@@ -15,7 +15,8 @@ func TestBuiltin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"channels", "fanout", "load", "low-priority", "pair", "private", "slab", "waits", "wakes"}
+	want := []string{"channels", "control", "eagain", "fanout", "hash", "load", "low-priority", "mismatch", "pair", "private",
+		"scalar-shared", "scalar", "slab", "timeout", "waits", "waitv-shared", "waitv", "wakes"}
 	var names []string
 	for _, s := range list {
 		names = append(names, s.Name)
@@ -177,6 +178,82 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// goodMicro is a micro-benchmark in which the tests change lines.
+const goodMicro = `kind = "micro"
+rounds = 5
+policy = "fifo"
+priority = 10
+
+[[point]]
+name = "a"
+workload = "scalar"
+words = 16
+
+[[point]]
+workload = "waitv"
+vectors = 4
+
+[[point]]
+workload = "timeout"
+timeout = "50us"
+
+[[point]]
+workload = "mismatch"
+mismatching = "30%"
+buckets = 2
+`
+
+func TestMicro(t *testing.T) {
+	s, err := Parse("t.toml", []byte(goodMicro))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Point{
+		{Name: "a", Workload: "scalar", Futex: "private", Entries: 64, Cycles: 512, Words: 16},
+		{Name: "waitv", Workload: "waitv", Futex: "private", Entries: 64, Cycles: 512, Vectors: 4, Width: 8, Element: 3},
+		{Name: "timeout", Workload: "timeout", Futex: "private", Waits: 20000, Timeout: 50000},
+		{Name: "mismatch", Workload: "mismatch", Futex: "private", Words: 64, Threads: 1, Runtime: 200_000_000, Mismatching: 0.3, Buckets: Buckets{true, 2}},
+	}
+	if m := s.Micro; m.Rounds != 5 || m.WarmupRounds != 3 || !reflect.DeepEqual(m.Points, want) {
+		t.Errorf("got %+v", m)
+	}
+	for _, c := range []struct {
+		from, to string
+		line     int
+		want     string
+	}{
+		{"words = 16", "words = 0", 9, "words: 0 is not within"},
+		{"words = 16", "words = 33", 6, "entries: a ring of 64 entries does not take the 66 requests"},
+		{"words = 16", "words = 16\nentries = 31", 10, "entries: a ring of 31"},
+		{"words = 16", "words = 16\nwidth = 3", 10, `width: workload "scalar" has no such size`},
+		{"words = 16", "cycles = -1", 9, "cycles: -1"},
+		{"words = 16", "words = \"x\"", 9, "words: "},
+		{"vectors = 4", "width = 129", 13, "width: 129 is not within 1..128"},
+		{"vectors = 4", "element = 8", 13, "element: 8 is not within 0..7"},
+		{"vectors = 4", "vectors = 64", 11, "entries: "},
+		{`timeout = "50us"`, `timeout = "-1us"`, 17, "timeout: "},
+		{`timeout = "50us"`, "waits = 0", 17, "waits: 0"},
+		{"buckets = 2", "buckets = 3", 22, "power of two"},
+		{"buckets = 2", "threads = 33", 22, "threads: "},
+		{"30%", "130%", 21, "percentage"},
+		{`name = "a"`, `name = "waitv"`, 11, "given twice"},
+		{`workload = "waitv"`, `workload = "xyz"`, 12, "none of"},
+		{`workload = "waitv"`, "workload = \"waitv\"\nring_flags = [\"defer_taskrun\"]", 13, "single_issuer"},
+		{"rounds = 5", "rounds = 0", 2, "rounds: 0"},
+		{"priority = 10", "priority = 0", 4, "1..99"},
+		{"rounds = 5", "duration = \"1s\"", 2, "no such key"},
+		{"buckets = 2", "buckets = 2\n[[channel]]\nname = \"/c\"", 23, "[[point]]s only"},
+		{`kind = "micro"`, `kind = "macro"`, 1, "no kind"},
+		{`kind = "micro"`, ``, 2, "no such key"},
+	} {
+		_, err := Parse("t.toml", []byte(strings.Replace(goodMicro, c.from, c.to, 1)))
+		var e *Error
+		if !errors.As(err, &e) || e.Line != c.line || !strings.Contains(e.Text, c.want) {
+			t.Errorf("%s: got %v, want line %d and %q", c.to, err, c.line, c.want)
+		}
+	}
+}
+
 func TestOpenFails(t *testing.T) {
 	dir := t.TempDir()
 	huge := filepath.Join(dir, "huge.toml")
@@ -215,12 +292,13 @@ func FuzzParse(f *testing.F) {
 		f.Add([]byte(s.Text))
 	}
 	f.Add([]byte(good))
+	f.Add([]byte(goodMicro))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		s, err := Parse("f.toml", data)
 		var e *Error
 		switch {
-		case err == nil && len(s.Subscribers) == 0:
-			t.Error("a scenario without subscribers")
+		case err == nil && len(s.Subscribers) == 0 && (s.Micro == nil || len(s.Micro.Points) == 0):
+			t.Error("a scenario of nothing")
 		case err != nil && !errors.As(err, &e):
 			t.Errorf("an error without a place: %v", err)
 		case err != nil && e.Line < 1:

@@ -75,6 +75,22 @@ func (p place) phase(key, name string) error {
 	return p.errorf(key, "there is no phase %q; phases has %s", name, strings.Join(p.s.Phases, ", "))
 }
 
+// ringFlags checks names of ring flags.
+func (p place) ringFlags(flags []string) error {
+	for _, f := range flags {
+		if err := p.oneOf("ring_flags", f, ringFlags); err != nil {
+			return err
+		}
+	}
+	switch has := func(f string) bool { return slices.Contains(flags, f) }; {
+	case has("defer_taskrun") && !has("single_issuer"):
+		return p.errorf("ring_flags", "defer_taskrun needs single_issuer (io_uring_setup(2))")
+	case has("taskrun_flag") && !has("coop_taskrun") && !has("defer_taskrun"):
+		return p.errorf("ring_flags", "taskrun_flag needs coop_taskrun or defer_taskrun (io_uring_setup(2))")
+	}
+	return nil
+}
+
 // firstOf returns the first error among checks.
 func firstOf(checks ...error) error {
 	for _, err := range checks {
@@ -292,18 +308,12 @@ func (s *Scenario) validateSubscriber(p place, sub *Subscriber) error {
 	if err := firstOf(s.validateMember(p, &sub.Member), p.oneOf("wait", sub.Wait, waits), p.oneOf("submit", sub.Submit, submits)); err != nil {
 		return err
 	}
-	for _, f := range sub.RingFlags {
-		if err := p.oneOf("ring_flags", f, ringFlags); err != nil {
-			return err
-		}
+	if err := p.ringFlags(sub.RingFlags); err != nil {
+		return err
 	}
-	switch has := func(f string) bool { return slices.Contains(sub.RingFlags, f) }; {
+	switch {
 	case sub.Work < 0 || sub.Work > maxWork:
 		return p.errorf("work", "%s is not within 0 and %s", sub.Work, maxWork)
-	case has("defer_taskrun") && !has("single_issuer"):
-		return p.errorf("ring_flags", "defer_taskrun needs single_issuer (io_uring_setup(2))")
-	case has("taskrun_flag") && !has("coop_taskrun") && !has("defer_taskrun"):
-		return p.errorf("ring_flags", "taskrun_flag needs coop_taskrun or defer_taskrun (io_uring_setup(2))")
 	case sub.Wait == "futex" && len(sub.RingFlags) > 0:
 		return p.errorf("ring_flags", "wait = \"futex\" has no ring")
 	case sub.Wait == "futex" && channels > 1:

@@ -20,6 +20,8 @@ import (
 
 	"aossim/internal/linux"
 	"aossim/internal/machine"
+	"aossim/internal/micro"
+	"aossim/internal/observe"
 	"aossim/internal/report"
 	"aossim/internal/result"
 	"aossim/internal/sim"
@@ -51,27 +53,30 @@ type runCommand struct {
 	Output    string        `short:"o" placeholder:"FILE" help:"Write the result here, instead of a new file in results/."`
 	JSON      bool          `name:"json" help:"Write the result to standard output, instead of the text."`
 	Quiet     bool          `short:"q" help:"No progress, and of the text the first table only."`
+	Rounds    int           `help:"Measured rounds of a micro-benchmark, instead of the scenario's."`
+	Cycles    int           `help:"Cycles of a round of the workloads scalar and waitv, instead of the scenario's."`
+	RingFlags []string      `placeholder:"FLAG,..." help:"Flags of a micro-benchmark's ring, as ring_flags of a scenario."`
 	NoRT      bool          `name:"no-rt" help:"Run everything under plain SCHED_OTHER."`
-	Observe   observe       `help:"After each run, observe the kernel in a shorter pass, or fail with exit code 4 where that is not possible; =all observes throughout, =no never. Without the flag it is done where it is possible."`
+	Observe   observed      `help:"After each run, observe the kernel in a shorter pass, or fail with exit code 4 where that is not possible; =all observes throughout, =no never. Without the flag it is done where it is possible."`
 }
 
-// observe is the value of --observe, which may be left out.
-type observe sim.Observe
+// observed is the value of --observe, which may be left out.
+type observed observe.Mode
 
 // IsBool has the parser take the flag without a value.
-func (*observe) IsBool() bool { return true }
+func (*observed) IsBool() bool { return true }
 
 // Decode reads =VALUE, where there is one.
-func (o *observe) Decode(ctx *kong.DecodeContext) error {
-	*o = observe(sim.ObservePass)
+func (o *observed) Decode(ctx *kong.DecodeContext) error {
+	*o = observed(observe.Pass)
 	if t := ctx.Scan.Peek(); t.Type == kong.FlagValueToken {
-		*o = observe(fmt.Sprint(ctx.Scan.Pop().Value))
+		*o = observed(fmt.Sprint(ctx.Scan.Pop().Value))
 	}
-	switch sim.Observe(*o) {
-	case sim.ObservePass, sim.ObserveAll, sim.ObserveNot:
+	switch observe.Mode(*o) {
+	case observe.Pass, observe.All, observe.Never:
 		return nil
 	}
-	return fmt.Errorf("%q is none of %s, %s and %s", string(*o), sim.ObservePass, sim.ObserveAll, sim.ObserveNot)
+	return fmt.Errorf("%q is none of %s, %s and %s", string(*o), observe.Pass, observe.All, observe.Never)
 }
 
 type checkCommand struct {
@@ -96,6 +101,8 @@ func main() {
 		switch os.Args[1] {
 		case sim.ActorCommand:
 			os.Exit(sim.ActorMain(os.Stdin, os.Stdout))
+		case micro.ActorCommand:
+			os.Exit(micro.ActorMain(os.Stdin, os.Stdout))
 		case sim.NopCommand:
 			return
 		}
@@ -147,9 +154,9 @@ func parse(parser *kong.Kong, args []string) (ctx *kong.Context, err error) {
 func code(err error) int {
 	var bad *scenarios.Error
 	switch {
-	case errors.As(err, &bad), errors.Is(err, sim.ErrUsage), errors.Is(err, errFile):
+	case errors.As(err, &bad), errors.Is(err, machine.ErrUsage), errors.Is(err, errFile):
 		return exitUsage
-	case errors.Is(err, sim.ErrCannot):
+	case errors.Is(err, machine.ErrCannot):
 		return exitSkipped
 	}
 	return exitFailed
@@ -171,7 +178,7 @@ func (c *listCommand) Run(env *environment) error {
 
 func (c *checkCommand) Run(env *environment) error {
 	if c.Priority < 1 || c.Priority > 99 {
-		return fmt.Errorf("%w: --priority %d is not within 1..99", sim.ErrUsage, c.Priority)
+		return fmt.Errorf("%w: --priority %d is not within 1..99", machine.ErrUsage, c.Priority)
 	}
 	found := machine.Run(c.Priority)
 	if !found.Fit() {
@@ -191,11 +198,17 @@ func (c *reportCommand) Run(env *environment) error {
 	return report.Text(env.stdout, r)
 }
 
-func (c *runCommand) options() (sim.Options, error) {
-	o := sim.Options{Observe: cmp.Or(sim.Observe(c.Observe), sim.ObserveIfPossible), Duration: c.Duration, Warmup: c.Warmup, Runs: c.Runs, Priority: c.Priority, NoRT: c.NoRT}
-	wrong := func(format string, args ...any) (sim.Options, error) {
-		return o, fmt.Errorf("%w: %s", sim.ErrUsage, fmt.Sprintf(format, args...))
-	}
+// plan is a scenario that can run.
+type plan interface {
+	Run(ctx context.Context) (*result.Result, error)
+}
+
+// wrong is an error about flags.
+func wrong(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", machine.ErrUsage, fmt.Sprintf(format, args...))
+}
+
+func (c *runCommand) check() error {
 	switch {
 	case c.Duration < 0 || c.Duration > scenarios.MaxDuration:
 		return wrong("--duration %s is not within 0..%s", c.Duration, scenarios.MaxDuration)
@@ -205,36 +218,54 @@ func (c *runCommand) options() (sim.Options, error) {
 		return wrong("--runs %d: there must be one at least", c.Runs)
 	case c.Priority < 0 || c.Priority > 99:
 		return wrong("--priority %d is not within 1..99", c.Priority)
+	case c.Rounds < 0 || c.Cycles < 0:
+		return wrong("--rounds and --cycles must not be negative")
 	case len(c.Scenarios) > 1 && (c.Output != "" || c.JSON):
 		return wrong("--output and --json take one scenario, and %d are given; each has a result of its own", len(c.Scenarios))
 	}
+	return nil
+}
+
+// prepare finds out whether a scenario can run here, under the flags.
+func (c *runCommand) prepare(s *scenarios.Scenario, progress func(done, all time.Duration, doing string)) (plan, error) {
+	var cpus []int
 	if c.Affinity != "" {
-		cpus, err := sim.ParseCPUs(c.Affinity)
-		if err != nil {
-			return wrong("--affinity: %s", err)
+		var err error
+		if cpus, err = sim.ParseCPUs(c.Affinity); err != nil {
+			return nil, wrong("--affinity: %s", err)
 		}
-		o.CPUs = cpus
 	}
-	return o, nil
+	mode := cmp.Or(observe.Mode(c.Observe), observe.IfPossible)
+	if s.Micro != nil {
+		if c.Duration != 0 {
+			return nil, wrong("--duration: %s is a micro-benchmark, which has no phases; use --rounds or --cycles", s.Name)
+		}
+		return micro.Prepare(s, micro.Options{Rounds: c.Rounds, Cycles: c.Cycles, RingFlags: c.RingFlags, Runs: c.Runs,
+			Priority: c.Priority, CPUs: cpus, NoRT: c.NoRT, Observe: mode, Progress: progress})
+	}
+	if c.Rounds != 0 || c.Cycles != 0 || len(c.RingFlags) > 0 {
+		return nil, wrong("--rounds, --cycles and --ring-flags are for micro-benchmarks, and %s is none", s.Name)
+	}
+	return sim.Prepare(s, sim.Options{Duration: c.Duration, Warmup: c.Warmup, Runs: c.Runs,
+		Priority: c.Priority, CPUs: cpus, NoRT: c.NoRT, Observe: mode, Progress: progress})
 }
 
 func (c *runCommand) Run(env *environment) error {
-	o, err := c.options()
-	if err != nil {
+	if err := c.check(); err != nil {
 		return err
 	}
+	var bar func(done, all time.Duration, doing string)
+	if !c.Quiet {
+		bar = progress(env.stderr)
+	}
 	// Everything is read and tried before anything runs.
-	var plans []*sim.Plan
+	var plans []plan
 	for _, name := range c.Scenarios {
 		s, err := scenarios.Open(name)
 		if err != nil {
 			return err
 		}
-		o := o
-		if !c.Quiet {
-			o.Progress = progress(env.stderr)
-		}
-		p, err := sim.Prepare(s, o)
+		p, err := c.prepare(s, bar)
 		if err != nil {
 			return err
 		}
@@ -243,7 +274,14 @@ func (c *runCommand) Run(env *environment) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, linux.Terminate)
 	defer stop()
 	for _, p := range plans {
-		if err := c.one(ctx, env, p); err != nil {
+		r, err := p.Run(ctx)
+		if bar != nil {
+			bar(0, 0, "")
+		}
+		if err == nil {
+			err = c.show(env, r)
+		}
+		if err != nil {
 			return err
 		}
 		if ctx.Err() != nil {
@@ -253,15 +291,8 @@ func (c *runCommand) Run(env *environment) error {
 	return nil
 }
 
-// one runs a plan, writes its result and shows it.
-func (c *runCommand) one(ctx context.Context, env *environment, p *sim.Plan) error {
-	r, err := p.Run(ctx)
-	if p.Options.Progress != nil {
-		p.Options.Progress(0, 0, "")
-	}
-	if err != nil {
-		return err
-	}
+// show writes a result and shows it.
+func (c *runCommand) show(env *environment, r *result.Result) (err error) {
 	if r.Interrupted || r.Broken != "" || len(r.Failed()) > 0 {
 		env.exit = exitFailed
 	}
@@ -334,6 +365,7 @@ func progress(w io.Writer) func(done, all time.Duration, doing string) {
 			if bar != nil {
 				_ = bar.Clear()
 			}
+			bar = nil
 			return
 		}
 		if bar == nil {

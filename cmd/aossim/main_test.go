@@ -274,6 +274,23 @@ func TestObserverAgrees(t *testing.T) {
 	}
 }
 
+// TestMicro: a micro-benchmark from the command line to the report.
+func TestMicro(t *testing.T) {
+	p := command(t, "--rounds", "3", "--cycles", "20", "--ring-flags", "single_issuer,coop_taskrun", "-o", "r.json", "control")
+	if code := p.run(t); code != 0 {
+		t.Fatalf("exit %d: %s", code, &p.stderr)
+	}
+	for _, part := range []string{"scalar", "waitv", "ns/pair", "first round dropped", "in every round: results", "--ring-flags=single_issuer,coop_taskrun"} {
+		if !strings.Contains(p.stdout.String(), part) {
+			t.Errorf("no %q in %s", part, &p.stdout)
+		}
+	}
+	r := load(t, filepath.Join(p.dir, "r.json"))
+	if m := r.Runs[0].Micro; len(m) != 2 || len(m[0].Rounds) != 3 || m[0].Operations != 20*32 || m[1].Operations != 20*8 {
+		t.Errorf("%+v", m)
+	}
+}
+
 // TestNotObserved: without the right to observe, a run says what is missing and goes on,
 // and one that is told to observe does not begin.
 func TestNotObserved(t *testing.T) {
@@ -362,7 +379,7 @@ func TestUsage(t *testing.T) {
 	for _, args := range [][]string{
 		{}, {"--no-such-flag"}, {"no-such-scenario"}, {bad}, {"run"}, {"-r", "0", "pair"}, {"-p", "100", "pair"}, {"-p", "-1", "pair"},
 		{"-D", "-1s", "pair"}, {"-D", "1", "pair"}, {"--warmup", "-1s", "pair"}, {"-a", "x", "pair"}, {"-a", "1000", "pair"},
-		{"--observe=perhaps", "pair"}, {"check", "-p", "0"}, {"check", "x"},
+		{"--observe=perhaps", "pair"}, {"-D", "1s", "scalar"}, {"--rounds", "3", "pair"}, {"--rounds", "-1", "scalar"}, {"--ring-flags", "x", "scalar"}, {"check", "-p", "0"}, {"check", "x"},
 		{"-o", "x.json", "pair", "load"}, {"report"}, {"report", bad}, {"report", "/no/such.json"}, {"pair", bad}, {"/dev/null"},
 	} {
 		var stdout, stderr bytes.Buffer

@@ -22,7 +22,7 @@ func Now() int64 { return nanotime() }
 // if a signal came first. A deadline in the past returns at once.
 func SleepUntil(deadline int64) syscall.Errno {
 	ts := unix.NsecToTimespec(deadline)
-	_, _, e := unix.RawSyscall6(unix.SYS_CLOCK_NANOSLEEP, unix.CLOCK_MONOTONIC, unix.TIMER_ABSTIME,
+	_, _, e := syscall.RawSyscall6(unix.SYS_CLOCK_NANOSLEEP, unix.CLOCK_MONOTONIC, unix.TIMER_ABSTIME,
 		uintptr(unsafe.Pointer(&ts)), 0, 0, 0)
 	return e
 }
@@ -31,7 +31,7 @@ func SleepUntil(deadline int64) syscall.Errno {
 // returns 0 or EINTR.
 func SleepFor(d int64) syscall.Errno {
 	ts := unix.NsecToTimespec(d)
-	_, _, e := unix.RawSyscall6(unix.SYS_CLOCK_NANOSLEEP, unix.CLOCK_MONOTONIC, 0,
+	_, _, e := syscall.RawSyscall6(unix.SYS_CLOCK_NANOSLEEP, unix.CLOCK_MONOTONIC, 0,
 		uintptr(unsafe.Pointer(&ts)), 0, 0, 0)
 	return e
 }

@@ -8,9 +8,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// The raw calls are those of package syscall: x/sys adds a jump through another ABI.
+
 // Operations of futex(2) from include/uapi/linux/futex.h; x/sys has no names
 // for them.
 const (
+	futexWait        = 0
 	futexWakeOp      = 5
 	futexWaitBitset  = 9
 	futexWakeBitset  = 10
@@ -38,7 +41,7 @@ func futexOp(op uintptr, private bool) uintptr {
 // and returns how many it woke (futex(2), FUTEX_WAKE_BITSET). private means
 // that only this process waits on the word. Any thread.
 func FutexWake(word *atomic.Uint32, n int, mask uint32, private bool) (int, syscall.Errno) {
-	r, _, e := unix.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)),
+	r, _, e := syscall.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)),
 		futexOp(futexWakeBitset, private), uintptr(n), 0, 0, uintptr(mask))
 	return int(r), e
 }
@@ -47,16 +50,30 @@ func FutexWake(word *atomic.Uint32, n int, mask uint32, private bool) (int, sysc
 // whose mask shares a bit with mask (futex(2), FUTEX_WAIT_BITSET). It returns 0 for a
 // wake, EAGAIN where the word held something else, or EINTR.
 func FutexWait(word *atomic.Uint32, value, mask uint32, private bool) syscall.Errno {
-	_, _, e := unix.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)),
+	_, _, e := syscall.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)),
 		futexOp(futexWaitBitset, private), uintptr(value), 0, 0, uintptr(mask))
 	return e
+}
+
+// FutexMismatches calls futex(2) FUTEX_WAIT on each of n words, four bytes apart, for a
+// value that it does not hold, and returns how many calls did not return EAGAIN, with the
+// last such error. It does not allocate, and adds as little as can be to the calls.
+func FutexMismatches(first *atomic.Uint32, n int, value uint32, private bool) (wrong int, last syscall.Errno) {
+	op := futexOp(futexWait, private)
+	for i := range n {
+		at := unsafe.Add(unsafe.Pointer(first), 4*i)
+		if _, _, e := syscall.RawSyscall6(unix.SYS_FUTEX, uintptr(at), op, uintptr(value), 0, 0, 0); e != unix.EAGAIN {
+			wrong, last = wrong+1, e
+		}
+	}
+	return wrong, last
 }
 
 // FutexWaitFor is FutexWait by FUTEX_WAIT, for no longer than d ns: ETIMEDOUT then.
 func FutexWaitFor(word *atomic.Uint32, value uint32, d int64, private bool) syscall.Errno {
 	ts := unix.NsecToTimespec(d)
-	_, _, e := unix.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)),
-		futexOp(0, private), uintptr(value), uintptr(unsafe.Pointer(&ts)), 0, 0)
+	_, _, e := syscall.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)),
+		futexOp(futexWait, private), uintptr(value), uintptr(unsafe.Pointer(&ts)), 0, 0)
 	return e
 }
 
@@ -64,7 +81,7 @@ func FutexWaitFor(word *atomic.Uint32, value uint32, d int64, private bool) sysc
 // FUTEX_WAKE_OP that adds 0 to the word and wakes nobody, where nobody waits.
 func FutexLock(word *atomic.Uint32, private bool) syscall.Errno {
 	const add, equal = 1, 0
-	_, _, e := unix.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexOp(futexWakeOp, private),
+	_, _, e := syscall.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexOp(futexWakeOp, private),
 		0, 0, uintptr(unsafe.Pointer(word)), add<<28|equal<<24|0xfff)
 	return e
 }

@@ -1,7 +1,7 @@
 package linux
 
 import (
-	_ "unsafe" // for go:linkname
+	"unsafe" // for go:linkname too
 
 	"golang.org/x/sys/unix"
 )
@@ -38,4 +38,11 @@ func setSIGURG(how int) {
 	set.Val[bit/64] = 1 << (bit % 64)
 	// Cannot fail: the arguments are right.
 	_ = unix.PthreadSigmask(how, &set, nil)
+}
+
+// CPU returns the CPU that the calling thread runs on (getcpu(2)).
+func CPU() int {
+	var cpu uint32
+	_, _, _ = unix.RawSyscall(unix.SYS_GETCPU, uintptr(unsafe.Pointer(&cpu)), 0, 0)
+	return int(cpu)
 }

@@ -21,8 +21,9 @@ type Errno = syscall.Errno
 
 // The error numbers that measured paths tell apart.
 const (
-	EAGAIN = unix.EAGAIN
-	EINTR  = unix.EINTR
+	EAGAIN    = unix.EAGAIN
+	EINTR     = unix.EINTR
+	ETIMEDOUT = unix.ETIMEDOUT
 )
 
 // ErrInvalid is EINVAL.
@@ -124,6 +125,17 @@ func Fork(f func() int, limit time.Duration) (int, error) {
 			return 0, fmt.Errorf("a forked process did not end within %s", limit)
 		}
 	}
+}
+
+// OnThread calls f on a thread of its own, which ends with it and takes along what f
+// did to it.
+func OnThread(f func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked
+		done <- f()
+	}()
+	return <-done
 }
 
 // ThreadID returns the calling thread's number (gettid(2)).

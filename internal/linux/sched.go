@@ -170,3 +170,6 @@ func ThreadUsage() Usage {
 	}
 	return Usage{r.Minflt, r.Majflt, r.Nvcsw, r.Nivcsw}
 }
+
+// Yield lets other threads run on the calling thread's CPU (sched_yield(2)).
+func Yield() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }

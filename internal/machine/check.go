@@ -4,6 +4,7 @@ package machine
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -11,6 +12,14 @@ import (
 
 	"aossim/internal/linux"
 	"aossim/internal/result"
+)
+
+// ErrCannot is wrapped where this kernel or this user cannot run what was asked for:
+// nothing has started then. ErrUsage is about options that no machine, or not this one,
+// can follow.
+var (
+	ErrCannot = errors.New("cannot run here")
+	ErrUsage  = errors.New("wrong usage")
 )
 
 // Schema names the format of a check.

@@ -64,7 +64,7 @@ func fitness(wanted linux.Sched) []Item {
 	var l list
 	e := Environment()
 	l.rings()
-	if err := onThread(func() error { _, err := linux.SetSched(wanted); return err }); err != nil {
+	if err := linux.OnThread(func() error { _, err := linux.SetSched(wanted); return err }); err != nil {
 		l.bad(No, "real-time policy", "run with sudo, or setcap cap_sys_nice,cap_ipc_lock+ep aossim, or raise rtprio in /etc/security/limits.conf", "%s is refused: %s", wanted, first(err))
 	} else {
 		l.ok("real-time policy", "%s is granted", wanted)
@@ -112,18 +112,8 @@ func first(err error) string {
 	return text
 }
 
-// onThread calls f on a thread of its own, which ends with it.
-func onThread(f func() error) error {
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // never unlocked
-		done <- f()
-	}()
-	return <-done
-}
-
 func (l *list) rings() {
-	if err := onThread(uring.Probe); err != nil {
+	if err := linux.OnThread(uring.Probe); err != nil {
 		l.bad(No, "io_uring, FUTEX_WAIT", "see io_uring_setup(2)", "%s", err)
 		return
 	}
@@ -132,7 +122,7 @@ func (l *list) rings() {
 		name string
 		op   uring.Opcode
 	}{{"FUTEX_WAKE", uring.OpFutexWake}, {"FUTEX_WAITV", uring.OpFutexWaitv}} {
-		if err := onThread(func() error { return uring.ProbeOp(op.op) }); err != nil {
+		if err := linux.OnThread(func() error { return uring.ProbeOp(op.op) }); err != nil {
 			l.bad(Warn, "io_uring, "+op.name, "boot Linux 6.7 or newer", "%s; scenarios that use it do not run", err)
 		} else {
 			l.ok("io_uring, "+op.name, "works")
@@ -261,7 +251,7 @@ func selfCheck(wanted linux.Sched) *Self {
 	runtime.ReadMemStats(&before)
 	stolen, _ := steal()
 	late := make([]int64, int64(selfFor)/selfPeriod)
-	err := onThread(func() error {
+	err := linux.OnThread(func() error {
 		got, err := linux.SetSched(wanted)
 		if err != nil {
 			return err

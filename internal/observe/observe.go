@@ -29,6 +29,19 @@ import (
 // ErrCannot is wrapped where this kernel or this user cannot observe.
 var ErrCannot = errors.New("cannot observe the kernel here")
 
+// Mode says whether and when the kernel is to be observed: after each run in a shorter
+// pass of its own, if this kernel and user can; the same, and it must be possible;
+// throughout, which must be possible too; not at all.
+type Mode string
+
+// See Mode.
+const (
+	IfPossible Mode = "if-possible"
+	Pass       Mode = "pass"
+	All        Mode = "all"
+	Never      Mode = "no"
+)
+
 // Timing is how the moment of a failure is known.
 type Timing string
 

@@ -126,14 +126,7 @@ func (t *text) sites(rows []*row) {
 			}
 		}
 		for _, s := range all {
-			size, room := none, none
-			if s.Size > 0 {
-				size = comma(s.Size)
-			}
-			if s.Room > 0 {
-				room = comma(s.Room)
-			}
-			tab.add(r.phase, r.group, s.Operation, s.Function, size, room, comma(s.Count))
+			tab.add(r.phase, r.group, s.Operation, s.Function, size(s.Size), size(s.Room), comma(s.Count))
 		}
 	}
 	if len(tab.rows) > 1 {

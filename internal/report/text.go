@@ -19,6 +19,7 @@ import (
 func Summary(w io.Writer, r *result.Result) error {
 	t := &text{w: bufio.NewWriter(w), r: r}
 	t.head()
+	t.micro()
 	t.phases()
 	return t.w.Flush()
 }
@@ -29,12 +30,15 @@ func Summary(w io.Writer, r *result.Result) error {
 func Text(w io.Writer, r *result.Result) error {
 	t := &text{w: bufio.NewWriter(w), r: r}
 	t.head()
+	t.micro()
 	if len(t.rows()) > 0 {
 		t.phases()
 		t.latencies()
 		t.failures()
 		t.messages()
 		t.kernel()
+	} else if len(t.points()) > 0 {
+		t.microKernel()
 	} else {
 		t.printf("Nothing was measured.\n\n")
 	}
@@ -386,6 +390,7 @@ func (t *text) checks() {
 			tab.add(verdict, name, c.Detail)
 		}
 	}
+	t.microChecks(&tab)
 	t.printf("checks\n")
 	tab.write(t)
 	tab = table{left: 2}

@@ -12,8 +12,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 )
 
@@ -57,9 +59,69 @@ type Scenario struct {
 // Run is one pass through all phases.
 type Run struct {
 	Phases       []Phase       `json:"phases"`
+	Micro        []Micro       `json:"micro,omitempty"`
 	Processes    []Process     `json:"processes"`
 	Observations []Observation `json:"observations,omitempty"`
 	Checks       []Check       `json:"checks"`
+}
+
+// Micro is one point of a micro-benchmark.
+type Micro struct {
+	Name     string `json:"name"`
+	Workload string `json:"workload"`
+	Unit     string `json:"unit"`
+	// Operations are those that one value of Rounds is about, of a round or, at a rate,
+	// of all threads of the first measured one.
+	Operations int64     `json:"operations"`
+	Rounds     []float64 `json:"rounds"` // the figure of each measured round
+	Spread
+	WithoutFirst Spread    `json:"without_first"` // the same with the first round dropped
+	Figures      []Figure  `json:"figures,omitempty"`
+	Latencies    []Latency `json:"latencies,omitempty"`
+	Kernel       *Kernel   `json:"kernel,omitempty"` // of the observed rounds
+	Actors       []Actor   `json:"actors"`
+	Checks       []Check   `json:"checks"` // over all rounds, warm-up too
+}
+
+// Spread is how values of rounds lie: CV is the standard deviation of the sample over
+// the mean.
+type Spread struct {
+	Mean   float64 `json:"mean"`
+	Median float64 `json:"median"`
+	CV     float64 `json:"cv"`
+}
+
+// SpreadOf returns the spread of values; it is 0 without any, and CV with one.
+func SpreadOf(values []float64) (s Spread) {
+	if len(values) == 0 {
+		return s
+	}
+	sorted := slices.Sorted(slices.Values(values))
+	n := len(sorted)
+	s.Median = (sorted[(n-1)/2] + sorted[n/2]) / 2
+	for _, v := range values {
+		s.Mean += v / float64(n)
+	}
+	if n > 1 && s.Mean != 0 {
+		sum := 0.0
+		for _, v := range values {
+			sum += (v - s.Mean) * (v - s.Mean)
+		}
+		s.CV = math.Sqrt(sum/float64(n-1)) / s.Mean
+	}
+	return s
+}
+
+// Figure is a further figure of a point, one value a measured round.
+type Figure struct {
+	Name   string    `json:"name"`
+	Rounds []float64 `json:"rounds"`
+}
+
+// Latency is how long the calls of one kind took (ns), over all measured rounds.
+type Latency struct {
+	Name      string     `json:"name"`
+	Histogram *Histogram `json:"histogram"`
 }
 
 // Phase is one measured stretch.
@@ -308,6 +370,13 @@ func (r *Result) Failed() (failed []Check) {
 		for _, c := range run.Checks {
 			if !c.Pass {
 				failed = append(failed, c)
+			}
+		}
+		for _, m := range run.Micro {
+			for _, c := range m.Checks {
+				if !c.Pass {
+					failed = append(failed, Check{m.Name + ": " + c.Name, false, c.Detail})
+				}
 			}
 		}
 	}

@@ -23,7 +23,7 @@ import (
 )
 
 // Run runs the plan. A run that began always gives a result, with Interrupted or
-// Broken set where it did not end as it should; the error wraps ErrCannot.
+// Broken set where it did not end as it should; the error wraps machine.ErrCannot.
 func (p *Plan) Run(ctx context.Context) (*result.Result, error) {
 	// Actor processes are tied to the thread that starts them.
 	runtime.LockOSThread()
@@ -71,7 +71,7 @@ func (p *Plan) Run(ctx context.Context) (*result.Result, error) {
 			c := &controller{plan: of.plan, observes: of.observes, number: i, before: before, total: total * time.Duration(max(1, o.Runs)), pass: n > 0}
 			before += c.plan.length()
 			run, err := c.run(ctx)
-			if errors.Is(err, ErrCannot) && i == 0 && n == 0 {
+			if errors.Is(err, machine.ErrCannot) && i == 0 && n == 0 {
 				return nil, err
 			}
 			if n == 0 {

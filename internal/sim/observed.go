@@ -1,9 +1,7 @@
 package sim
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
 	"time"
 
 	"aossim/internal/observe"
@@ -98,45 +96,13 @@ func (c *controller) since(before observe.Snapshot) error {
 
 // add adds watched thread at, whose actor reported r, to its group.
 func (o *observed) add(g *result.Group, at int, r *phaseReport, thread uint64, duration int64, timing observe.Timing) {
-	t := &o.threads[at]
 	if g.Kernel == nil {
-		g.Kernel = &result.Kernel{Timing: string(timing), DurationNS: duration, MissedEvents: o.missed, Failure: result.NewHistogram(result.Highest), Sites: []result.KernelSite{}}
+		g.Kernel = observe.NewKernel(timing, duration, o.missed)
 	}
-	k := g.Kernel
-	k.Arms += t.Arms
-	k.EAGAIN += t.Failed
-	k.ProgramArms += r.Arms
-	k.ProgramEAGAIN += r.EAGAIN
-	k.Messages += r.Handled
-	k.Kmalloc += t.Kmalloc
-	k.Kfree += t.Kfree
-	k.CacheAlloc += t.CacheAlloc
-	k.Within6us += t.Within6us
-	k.Over40us += t.Over40us
-	k.BehindUnknown += t.Unread
-	k.Unplaced += t.Unplaced
-	for i, n := range t.Behind {
-		k.Behind[i] += n
-	}
-	for bucket, n := range t.Latency {
-		k.Failure.RecordMany(observe.Middle(bucket), n)
-	}
-	for _, s := range o.sites {
-		if s.Thread != at {
-			continue
-		}
-		site := result.KernelSite{Operation: s.Operation.String(), Function: s.Function, Size: s.Size, Room: s.Room}
-		i := slices.IndexFunc(k.Sites, func(have result.KernelSite) bool { have.Count = 0; return have == site })
-		if i < 0 {
-			i = len(k.Sites)
-			k.Sites = append(k.Sites, site)
-		}
-		k.Sites[i].Count += s.Count
-	}
-	slices.SortFunc(k.Sites, func(a, b result.KernelSite) int {
-		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Operation, b.Operation), cmp.Compare(a.Function, b.Function))
-	})
-	k.Threads = append(k.Threads, result.KernelThread{ThreadID: int(thread), Arms: t.Arms, EAGAIN: t.Failed, Kmalloc: t.Kmalloc, Kfree: t.Kfree})
+	observe.Add(g.Kernel, at, int(thread), o.threads, o.sites)
+	g.Kernel.ProgramArms += r.Arms
+	g.Kernel.ProgramEAGAIN += r.EAGAIN
+	g.Kernel.Messages += r.Handled
 }
 
 // reconcile holds what the program counted against what the kernel did.

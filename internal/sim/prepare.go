@@ -3,11 +3,11 @@ package sim
 import (
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"time"
 
 	"aossim/internal/linux"
+	"aossim/internal/machine"
 	"aossim/internal/observe"
 	"aossim/internal/result"
 	"aossim/internal/uring"
@@ -23,23 +23,10 @@ type Options struct {
 	Priority int   // of every fifo and rr actor
 	CPUs     []int // dealt to real-time actors without cpus
 	NoRT     bool  // everything under SCHED_OTHER
-	Observe  Observe
+	Observe  observe.Mode
 	// Progress is told how much of the whole is done, now and then; it may be nil.
 	Progress func(done, all time.Duration, doing string)
 }
-
-// Observe says whether and when the kernel is observed: after each run in a shorter pass
-// of its own if this kernel and user can; the same, and it must be possible; throughout;
-// not at all.
-type Observe string
-
-// See Observe.
-const (
-	ObserveIfPossible Observe = "if-possible"
-	ObservePass       Observe = "pass"
-	ObserveAll        Observe = "all"
-	ObserveNot        Observe = "no"
-)
 
 // mode is what the result says about it: there is nothing to observe where nobody arms
 // on a ring.
@@ -47,9 +34,9 @@ func (p *Plan) mode() string {
 	rings := slices.ContainsFunc(p.Actors, func(a actorPlan) bool { return a.Kind == subscriber && p.armsOnRing(&a) })
 	switch o := p.Options.Observe; {
 	case !rings:
-	case o == ObserveAll:
+	case o == observe.All:
 		return result.ObservedAll
-	case o == ObserveIfPossible, o == ObservePass:
+	case o == observe.IfPossible, o == observe.Pass:
 		return result.ObservedPass
 	}
 	return result.ObservedNot
@@ -70,19 +57,15 @@ func (o Options) list() (l []string) {
 	if o.NoRT {
 		l = append(l, "--no-rt")
 	}
-	if o.Observe != "" && o.Observe != ObserveIfPossible {
+	if o.Observe != "" && o.Observe != observe.IfPossible {
 		l = append(l, "--observe="+string(o.Observe))
 	}
 	return l
 }
 
-// ErrCannot is wrapped by Run's error where this kernel or this user cannot run
-// the scenario: nothing has started.
-var ErrCannot = errors.New("cannot run here")
-
 // Prepare lays the scenario out on this machine and finds out by doing whether this
 // kernel and this user can run it. Its error is one of the scenario's
-// (*scenarios.Error), or wraps ErrUsage or ErrCannot. Nothing has started then.
+// (*scenarios.Error), or wraps machine.ErrUsage or machine.ErrCannot. Nothing has started then.
 func Prepare(s *scenarios.Scenario, o Options) (*Plan, error) {
 	cpus, err := linux.Affinity()
 	if err != nil {
@@ -92,11 +75,11 @@ func Prepare(s *scenarios.Scenario, o Options) (*Plan, error) {
 		s.Duration = scenarios.Duration(o.Duration)
 	}
 	usable := func(cpu int) bool {
-		return slices.Contains(cpus, cpu) || apart(func() error { _, err := linux.SetAffinity([]int{cpu}); return err }) == nil
+		return slices.Contains(cpus, cpu) || linux.OnThread(func() error { _, err := linux.SetAffinity([]int{cpu}); return err }) == nil
 	}
 	for _, c := range o.CPUs {
 		if !usable(c) {
-			return nil, fmt.Errorf("%w: --affinity: CPU %d is not there or not allowed here; there are %s", ErrUsage, c, FormatCPUs(cpus))
+			return nil, fmt.Errorf("%w: --affinity: CPU %d is not there or not allowed here; there are %s", machine.ErrUsage, c, FormatCPUs(cpus))
 		}
 	}
 	p, err := newPlan(s, o, cpus, usable)
@@ -112,26 +95,11 @@ func Prepare(s *scenarios.Scenario, o Options) (*Plan, error) {
 		} else {
 			observer.Close()
 		}
-		if p.Unobserved != nil && o.Observe != ObserveIfPossible {
-			return nil, fmt.Errorf("%w: %w", ErrCannot, p.Unobserved)
+		if p.Unobserved != nil && o.Observe != observe.IfPossible {
+			return nil, fmt.Errorf("%w: %w", machine.ErrCannot, p.Unobserved)
 		}
 	}
 	return p, nil
-}
-
-// ErrUsage is wrapped by errors about options that no machine, or not this one,
-// can follow.
-var ErrUsage = errors.New("wrong usage")
-
-// apart calls f on a thread of its own, which ends with it and takes along what f
-// did to it.
-func apart(f func() error) error {
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // never unlocked
-		done <- f()
-	}()
-	return <-done
 }
 
 // possible finds out by doing whether this kernel and this user can run the plan.
@@ -141,8 +109,8 @@ func (p *Plan) possible() error {
 		s := p.Scenario
 		if a.Kind == subscriber && s.Subscribers[a.Entry].Wait != "futex" || a.Kind == publisher && s.Publishers[a.Entry].Wake == "io_uring" ||
 			a.Kind == load && s.Loads[a.Entry].Kind == "slab" {
-			if err := apart(uring.Probe); err != nil {
-				return fmt.Errorf("%w: %w", ErrCannot, err)
+			if err := linux.OnThread(uring.Probe); err != nil {
+				return fmt.Errorf("%w: %w", machine.ErrCannot, err)
 			}
 			break
 		}
@@ -154,16 +122,16 @@ func (p *Plan) possible() error {
 			continue
 		}
 		tried[a.Sched] = true
-		switch err := apart(func() error { _, err := linux.SetSched(a.Sched); return err }); {
+		switch err := linux.OnThread(func() error { _, err := linux.SetSched(a.Sched); return err }); {
 		case errors.Is(err, linux.ErrInvalid):
 			return p.Scenario.Errorf(a.Kind, a.Entry, "policy", "%s: this kernel does not take these values", err)
 		case err != nil:
-			return fmt.Errorf("group %q %w: %w", a.Group, ErrCannot, err)
+			return fmt.Errorf("group %q %w: %w", a.Group, machine.ErrCannot, err)
 		}
 	}
 	if highest := p.highest(); highest > 0 {
-		if err := apart(func() error { return above(highest) }); err != nil {
-			return fmt.Errorf("%w: %w", ErrCannot, err)
+		if err := linux.OnThread(func() error { return above(highest) }); err != nil {
+			return fmt.Errorf("%w: %w", machine.ErrCannot, err)
 		}
 	}
 	return nil

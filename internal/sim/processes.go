@@ -13,6 +13,7 @@ import (
 
 	"aossim/eventloop"
 	"aossim/internal/linux"
+	"aossim/internal/machine"
 )
 
 // process is an actor process as the controller has it.
@@ -57,7 +58,7 @@ func (c *controller) spawn(i int, inherited []*os.File) error {
 			p.report = nil
 			p.err = fmt.Errorf("a process of group %q ended before its time: %s%s", p.Group, linux.DescribeExit(p.cmd.ProcessState), tail(p.stderr.String()))
 		case p.report.Missing:
-			p.err = fmt.Errorf("group %q %w: %s", p.Group, ErrCannot, p.report.Error)
+			p.err = fmt.Errorf("group %q %w: %s", p.Group, machine.ErrCannot, p.report.Error)
 		case p.report.Error != "":
 			p.err = fmt.Errorf("group %q: %s", p.Group, p.report.Error)
 		case err != nil:

@@ -19,6 +19,8 @@ import (
 
 	"aossim/internal/linux"
 	"aossim/internal/linux/linuxtest"
+	"aossim/internal/machine"
+	"aossim/internal/observe"
 	"aossim/internal/result"
 	"aossim/scenarios"
 )
@@ -267,13 +269,13 @@ wait = "futex"
 // throughout, and each is about what it says.
 func TestObserved(t *testing.T) {
 	text := pair("arrival = \"poisson\"\ncount = 3", "work = \"20us\"\ncount = 2")
-	for _, o := range []Observe{ObservePass, ObserveAll} {
+	for _, o := range []observe.Mode{observe.Pass, observe.All} {
 		t.Run(string(o), func(t *testing.T) {
 			s, err := scenarios.Parse("test.toml", []byte(text))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := Prepare(s, Options{Observe: o}); errors.Is(err, ErrCannot) {
+			if _, err := Prepare(s, Options{Observe: o}); errors.Is(err, machine.ErrCannot) {
 				t.Skip(err)
 			}
 			r := simulate(t, text, Options{Observe: o, Duration: 1500 * time.Millisecond, Warmup: 100 * time.Millisecond})
@@ -283,7 +285,7 @@ func TestObserved(t *testing.T) {
 			if k == nil || k.Arms == 0 || k.EAGAIN == 0 || k.Arms != k.ProgramArms || k.EAGAIN != k.ProgramEAGAIN {
 				t.Fatalf("kernel: %+v", k)
 			}
-			if all := o == ObserveAll; all != (k.Arms == g.Arms) || all != (k.Rearm == nil) || all != (k.Messages == g.Handled) {
+			if all := o == observe.All; all != (k.Arms == g.Arms) || all != (k.Rearm == nil) || all != (k.Messages == g.Handled) {
 				t.Errorf("observed %s: %d arms of %d, %d messages of %d", o, k.Arms, g.Arms, k.Messages, g.Handled)
 			}
 			if k.Failure.Count() != k.EAGAIN || k.Behind.Total()+k.BehindUnknown != k.EAGAIN || len(k.Threads) != 2 || k.Threads[0].Arms+k.Threads[1].Arms != k.Arms {
@@ -510,7 +512,7 @@ func TestNoRoom(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Prepare(s, Options{CPUs: []int{1023}}); !errors.Is(err, ErrUsage) {
+	if _, err := Prepare(s, Options{CPUs: []int{1023}}); !errors.Is(err, machine.ErrUsage) {
 		t.Errorf("--affinity 1023: %v", err)
 	}
 }

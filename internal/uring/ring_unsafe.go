@@ -48,7 +48,7 @@ type Ring struct {
 // and at least completions CQEs (io_uring_setup(2)).
 func Setup(entries, completions int, flags SetupFlags) (*Ring, error) {
 	p := params{cqEntries: uint32(completions), flags: flags | CQSize | Clamp}
-	fd, _, e := unix.RawSyscall(unix.SYS_IO_URING_SETUP, uintptr(entries), uintptr(unsafe.Pointer(&p)), 0)
+	fd, _, e := syscall.RawSyscall(unix.SYS_IO_URING_SETUP, uintptr(entries), uintptr(unsafe.Pointer(&p)), 0)
 	if e != 0 {
 		return nil, fmt.Errorf("io_uring_setup with %d entries, flags %#x: %w", entries, uint32(flags), e)
 	}
@@ -97,14 +97,28 @@ func (r *Ring) Push(e SQE) bool {
 	return true
 }
 
+// PushAll queues requests as Push does, all of them or none.
+func (r *Ring) PushAll(list []SQE) bool {
+	if r.tail-r.submitted+uint32(len(list)) > r.sqMask+1 {
+		return false
+	}
+	n := copy(r.sqes[r.tail&r.sqMask:], list)
+	copy(r.sqes, list[n:])
+	r.tail += uint32(len(list))
+	return true
+}
+
 // Queued returns how many requests were pushed and not yet taken by the kernel.
 func (r *Ring) Queued() uint32 { return r.tail - r.submitted }
+
+// Outstanding returns how many requests the kernel took that have not completed.
+func (r *Ring) Outstanding() int { return r.pending }
 
 // Enter submits what was pushed and, with GetEvents, waits for wait completions
 // (io_uring_enter(2)). It returns EINTR where a signal came before either.
 func (r *Ring) Enter(wait uint32, flags EnterFlags) syscall.Errno {
 	*r.sqTail, *r.cqHead = r.tail, r.head
-	n, _, e := unix.RawSyscall6(unix.SYS_IO_URING_ENTER, uintptr(r.fd), uintptr(r.tail-r.submitted), uintptr(wait), uintptr(flags), 0, 0)
+	n, _, e := syscall.RawSyscall6(unix.SYS_IO_URING_ENTER, uintptr(r.fd), uintptr(r.tail-r.submitted), uintptr(wait), uintptr(flags), 0, 0)
 	if e == 0 {
 		r.submitted += uint32(n)
 		r.pending += int(n)

@@ -1,0 +1,286 @@
+package micro
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"aossim/internal/linux"
+	"aossim/internal/linux/linuxtest"
+	"aossim/internal/machine"
+	"aossim/internal/observe"
+	"aossim/internal/result"
+	"aossim/scenarios"
+)
+
+func TestMain(m *testing.M) {
+	if len(os.Args) == 2 && os.Args[1] == ActorCommand {
+		os.Exit(ActorMain(os.Stdin, os.Stdout))
+	}
+	os.Exit(linuxtest.Main(m))
+}
+
+func scenario(t testing.TB, text string) *scenarios.Scenario {
+	t.Helper()
+	s, err := scenarios.Parse("test.toml", []byte("kind = \"micro\"\nrounds = 3\nwarmup_rounds = 1\n"+text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func runs(t testing.TB, s *scenarios.Scenario, o Options) *result.Result {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	p, err := Prepare(s, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := p.Run(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// points are small ones of each workload.
+var points = map[string]string{
+	"scalar":        "workload = \"scalar\"\ncycles = 20",
+	"scalar shared": "workload = \"scalar\"\nfutex = \"shared\"\ncycles = 20\nwords = 5\nentries = 16\nring_flags = [\"single_issuer\", \"defer_taskrun\"]",
+	"waitv":         "workload = \"waitv\"\ncycles = 20",
+	"waitv shared":  "workload = \"waitv\"\nfutex = \"shared\"\ncycles = 20\nvectors = 3\nwidth = 128\nelement = 127",
+	"eagain":        "workload = \"eagain\"\nwaits = 500\nbatch = 7",
+	"timeout":       "workload = \"timeout\"\nwaits = 200",
+	"hash":          "workload = \"hash\"\nthreads = 2\nwords = 64\nruntime = \"20ms\"",
+	"hash shared":   "workload = \"hash\"\nfutex = \"shared\"\nthreads = 2\nwords = 64\nruntime = \"20ms\"",
+	"mismatch":      "workload = \"mismatch\"\nthreads = 2\nwords = 3\nruntime = \"20ms\"\nmismatching = \"30%\"",
+}
+
+// TestWorkloads runs each of them, all in one scenario, round by round.
+func TestWorkloads(t *testing.T) {
+	text := ""
+	for name, p := range points {
+		text += fmt.Sprintf("[[point]]\nname = %q\n%s\n", name, p)
+	}
+	r := runs(t, scenario(t, text), Options{})
+	if r.Broken != "" || len(r.Failed()) > 0 {
+		t.Fatalf("broken %q, failed %+v", r.Broken, r.Failed())
+	}
+	if len(r.Runs[0].Micro) != len(points) {
+		t.Fatalf("%d points", len(r.Runs[0].Micro))
+	}
+	for _, m := range r.Runs[0].Micro {
+		if len(m.Rounds) != 3 || !(m.Mean > 0) || m.Median == 0 || m.Operations == 0 || slices.Min(m.Rounds) <= 0 || len(m.Checks) != len(checkNames) {
+			t.Errorf("%s: %+v", m.Name, m)
+		}
+		switch m.Workload {
+		case "timeout":
+			if switches := result.SpreadOf(m.Figures[1].Rounds).Median; m.Figures[1].Name != "voluntary switches/wait" || switches < 0.99 || switches > 1.01 {
+				t.Errorf("figures: %+v; a wait that times out sleeps once", m.Figures)
+			}
+			if m.Median < 100_000 {
+				t.Errorf("%.0f ns for a timeout of 100 us", m.Median)
+			}
+		case "mismatch":
+			mismatched, matched := m.Latencies[0].Histogram.Count(), m.Latencies[1].Histogram.Count()
+			if share := float64(mismatched) / float64(mismatched+matched); share < 0.15 || share > 0.45 {
+				t.Errorf("%d of %d waits mismatched, to be 30 %%", mismatched, mismatched+matched)
+			}
+		}
+	}
+}
+
+// TestFaults: each check fails at what it is for, and by its name.
+func TestFaults(t *testing.T) {
+	defer func(d time.Duration) { roundLimit = d }(roundLimit)
+	for _, c := range []struct {
+		point string
+		fault fault
+		check string
+	}{
+		{"scalar", faultResult, checkResults}, {"waitv", faultResult, checkResults}, {"eagain", faultResult, checkResults},
+		{"scalar", faultMissing, checkCompletions}, {"scalar", faultTwice, checkCompletions}, {"scalar", faultFlag, checkCompletions},
+		{"scalar", faultOverflow, checkOverflow}, {"eagain", faultExtra, checkOutstanding}, {"waitv", faultWaiter, checkLeftover},
+		{"scalar", faultCPU, checkCPU}, {"timeout", faultNoTimeout, checkResults}, {"hash", faultResult, checkResults}, {"mismatch", faultResult, checkResults},
+		{"scalar", faultHang, checkTimeout},
+	} {
+		t.Run(c.point+" "+string(c.fault), func(t *testing.T) {
+			if c.fault == faultHang {
+				roundLimit = 2 * time.Second
+			}
+			r := runs(t, scenario(t, "[[point]]\n"+points[c.point]), Options{fault: c.fault})
+			for _, f := range r.Failed() {
+				if strings.HasSuffix(f.Name, ": "+c.check) && f.Detail != "" {
+					return
+				}
+			}
+			t.Errorf("no failed check %q: broken %q, %+v", c.check, r.Broken, r.Failed())
+		})
+	}
+}
+
+// TestObserved: the kernel counts each wait, in rounds of its own or in all.
+func TestObserved(t *testing.T) {
+	for _, mode := range []observe.Mode{observe.Pass, observe.All} {
+		s := scenario(t, "[[point]]\n"+points["eagain"])
+		if _, err := Prepare(s, Options{Observe: mode}); errors.Is(err, machine.ErrCannot) {
+			t.Skip(err)
+		}
+		r := runs(t, s, Options{Observe: mode})
+		if r.Broken != "" || len(r.Failed()) > 0 {
+			t.Fatalf("broken %q, failed %+v", r.Broken, r.Failed())
+		}
+		k := r.Runs[0].Micro[0].Kernel
+		if k == nil || k.Arms != 497 || k.EAGAIN != 497 { // 71 batches of 7
+			t.Errorf("observed %s: %+v", mode, k)
+		}
+	}
+}
+
+// TestNoAllocation: nothing is allocated between the two clock reads of a round.
+func TestNoAllocation(t *testing.T) {
+	found := problems{}
+	for _, name := range []string{"scalar", "waitv", "eagain"} {
+		s := scenario(t, "[[point]]\n"+points[name])
+		if err := linux.OnThread(func() error {
+			w, err := newRings(&s.Micro.Points[0], "")
+			if err != nil {
+				return err
+			}
+			if n := testing.AllocsPerRun(5, func() {
+				if _, e := w.round(found); e != nil {
+					err = e
+				}
+			}); n != 0 {
+				t.Errorf("%s: %v allocations a round", name, n)
+			}
+			return errors.Join(err, w.close())
+		}); err != nil || len(found) > 0 {
+			t.Fatalf("%s: %v, %v", name, err, found)
+		}
+	}
+	word := linux.Uint32At(linuxtest.Map(t, os.Getpagesize()), 0)
+	if n := testing.AllocsPerRun(100, func() {
+		linux.FutexMismatches(word, 8, mismatched, true)
+		linux.FutexWaitFor(word, 0, 1000, true)
+	}); n != 0 {
+		t.Errorf("futex(2): %v allocations", n)
+	}
+}
+
+// TestOptions: what the command line changes, and what does not fit.
+func TestOptions(t *testing.T) {
+	s := scenario(t, "[[point]]\n"+points["scalar"])
+	r := runs(t, s, Options{Rounds: 2, Cycles: 3, RingFlags: []string{"single_issuer"}, NoRT: true})
+	m := r.Runs[0].Micro[0]
+	if len(m.Rounds) != 2 || m.Operations != 3*32 || !strings.Contains(strings.Join(r.Scenario.Options, " "), "--ring-flags=single_issuer") || !r.Environment.NotRealTime {
+		t.Errorf("%+v, options %q", m, r.Scenario.Options)
+	}
+	for _, o := range []Options{{RingFlags: []string{"defer_taskrun"}}, {RingFlags: []string{"x"}}, {Cycles: 1 << 40}, {Rounds: 1 << 40}} {
+		if _, err := Prepare(scenario(t, "[[point]]\n"+points["scalar"]), o); !errors.Is(err, machine.ErrUsage) {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+}
+
+// BenchmarkPeers runs the micro-benchmarks in turn with the same ones in plain C and with
+// perf bench futex hash, and reports the median ratios: ns/pair of aossim over C, and
+// operations/s over perf's. AOSSIM_PEERS is the directory of the C programs:
+//
+//	AOSSIM_PEERS=dir go test ./internal/micro -run '^$' -bench Peers -benchtime 10x
+func BenchmarkPeers(b *testing.B) {
+	dir := os.Getenv("AOSSIM_PEERS")
+	if dir == "" {
+		b.Skip("AOSSIM_PEERS does not name the directory of the C programs scalar and waitv")
+	}
+	output := func(name string, args ...string) string {
+		out, err := exec.Command(name, args...).CombinedOutput()
+		if err != nil {
+			b.Fatalf("%s %q: %v: %s", name, args, err, out)
+		}
+		return string(out)
+	}
+	peer := func(name string, args ...string) func() float64 {
+		return func() float64 {
+			var rounds []float64
+			for _, f := range strings.Fields(output(filepath.Join(dir, name), args...)) {
+				v, err := strconv.ParseFloat(f, 64)
+				if err != nil {
+					b.Fatal(err)
+				}
+				rounds = append(rounds, v)
+			}
+			return result.SpreadOf(rounds).Median
+		}
+	}
+	average := regexp.MustCompile(`Averaged (\d+) operations/sec`)
+	perf := func(args ...string) func() float64 {
+		return func() float64 {
+			m := average.FindStringSubmatch(output("perf", append(strings.Fields("bench futex hash -t 2 -f 1024 -r 3 -s"), args...)...))
+			if m == nil {
+				b.Fatal("perf bench futex hash said nothing of operations")
+			}
+			v, _ := strconv.ParseFloat(m[1], 64)
+			return v
+		}
+	}
+	builtin := func(name string) *scenarios.Scenario {
+		s, err := scenarios.Open(name)
+		if err != nil {
+			b.Fatal(err)
+		}
+		return s
+	}
+	hash := func(futex string) *scenarios.Scenario {
+		return scenario(b, fmt.Sprintf("[[point]]\nworkload = \"hash\"\nthreads = 2\nruntime = \"1s\"\nfutex = %q\n", futex))
+	}
+	pairs := []struct {
+		name string
+		ours *scenarios.Scenario
+		peer func() float64
+	}{
+		{"scalar", builtin("scalar"), peer("scalar")}, {"scalar-shared", builtin("scalar-shared"), peer("scalar", "--shared")}, {"waitv", builtin("waitv"), peer("waitv")},
+	}
+	if _, err := exec.LookPath("perf"); err == nil {
+		pairs = append(pairs, []struct {
+			name string
+			ours *scenarios.Scenario
+			peer func() float64
+		}{{"hash", hash("private"), perf()}, {"hash-shared", hash("shared"), perf("-S")}}...)
+	}
+	ratios := make([][]float64, len(pairs))
+	for i := range b.N {
+		for n, p := range pairs {
+			ours := func() float64 {
+				r := runs(b, p.ours, Options{})
+				if r.Broken != "" || len(r.Failed()) > 0 {
+					b.Fatalf("%s: %q %+v", p.name, r.Broken, r.Failed())
+				}
+				return r.Runs[0].Micro[0].Median
+			}
+			var a, c float64
+			if i%2 == 0 {
+				a = ours()
+				c = p.peer()
+			} else {
+				c = p.peer()
+				a = ours()
+			}
+			ratios[n] = append(ratios[n], a/c)
+		}
+	}
+	for n, p := range pairs {
+		b.ReportMetric(result.SpreadOf(ratios[n]).Median, p.name+"/peer")
+	}
+	b.ReportMetric(0, "ns/op")
+}
