@@ -13,6 +13,7 @@ import (
 // that are run in turn, round by round, so that each has the others as its control.
 type Micro struct {
 	Rounds, WarmupRounds int
+	Spread               Duration // of rounds that are not measured, before each one that is
 	Policy               string
 	Priority             int
 	CPUs                 []int // where its threads run, in turn; the last one of the machine if none
@@ -106,7 +107,7 @@ const (
 )
 
 // defaultRounds are those of the published figures.
-const defaultRounds, defaultWarmupRounds = 15, 3
+const defaultRounds, defaultWarmupRounds, defaultSpread = 15, 3, Duration(100 * time.Millisecond)
 
 // workloads are the keys that each takes, with their defaults, besides name, workload and
 // futex.
@@ -184,6 +185,9 @@ func (s *Scenario) validateMicro() error {
 		top.oneOf("policy", m.Policy, []string{"other", "fifo", "rr", "batch", "idle"}),
 	); err != nil {
 		return err
+	}
+	if m.Spread < 0 || m.Spread > maxWork {
+		return top.errorf("spread", "%s is not within 0 and %s", m.Spread, maxWork)
 	}
 	switch realtime := m.Policy == "fifo" || m.Policy == "rr"; {
 	case realtime && (m.Priority < 1 || m.Priority > 99):

@@ -36,7 +36,10 @@ type Scenario struct {
 	Subscribers []Subscriber
 	Loads       []Load
 	Expect      []Threshold
-	Micro       *Micro // of kind "micro": nothing else but name and description is set then
+	Micro       *Micro // of kind "micro": nothing else but name, description and Gates is set then
+	// Gates are the changes that matter to a comparison, as fractions, by metric: as in
+	// [expect], or GROUP.kmalloc; of a micro-benchmark POINT or POINT.kmalloc.
+	Gates map[string]float64
 
 	File string // as it was named
 	Text string // the file, whole
@@ -177,10 +180,12 @@ type file struct {
 	Subscriber  []toml.Primitive  `toml:"subscriber"`
 	Load        []toml.Primitive  `toml:"load"`
 	Expect      map[string]string `toml:"expect"`
+	Compare     map[string]Share  `toml:"compare"`
 
 	Kind         string           `toml:"kind"`
 	Rounds       int              `toml:"rounds"`
 	WarmupRounds int              `toml:"warmup_rounds"`
+	Spread       Duration         `toml:"spread"`
 	Policy       string           `toml:"policy"`
 	Priority     int              `toml:"priority"`
 	CPUs         []int            `toml:"cpus"`
@@ -190,7 +195,7 @@ type file struct {
 // The keys at the top that only one kind of scenario has.
 var (
 	loopKeys  = []string{"duration", "phases", "seed", "late", "expect"}
-	microKeys = []string{"rounds", "warmup_rounds", "policy", "priority", "cpus", "point"}
+	microKeys = []string{"rounds", "warmup_rounds", "spread", "policy", "priority", "cpus", "point"}
 )
 
 // Parse decodes and validates a scenario; name stands for the file in errors.
@@ -205,7 +210,7 @@ func Parse(name string, data []byte) (*Scenario, error) {
 	f := file{
 		Name: strings.TrimSuffix(path.Base(name), ".toml"), Duration: Duration(10e9), Late: Duration(5e6),
 		Phases: []string{"all"}, Seed: 1,
-		Rounds: defaultRounds, WarmupRounds: defaultWarmupRounds, Policy: "other",
+		Rounds: defaultRounds, WarmupRounds: defaultWarmupRounds, Spread: defaultSpread, Policy: "other",
 	}
 	md, err := toml.Decode(s.Text, &f)
 	if err != nil {
@@ -247,11 +252,11 @@ func Parse(name string, data []byte) (*Scenario, error) {
 		}
 	}
 	if f.Kind == "micro" {
-		s.Micro = &Micro{Rounds: f.Rounds, WarmupRounds: f.WarmupRounds, Policy: f.Policy, Priority: f.Priority, CPUs: f.CPUs, Points: points}
+		s.Micro = &Micro{Rounds: f.Rounds, WarmupRounds: f.WarmupRounds, Spread: f.Spread, Policy: f.Policy, Priority: f.Priority, CPUs: f.CPUs, Points: points}
 		if err := s.validateMicro(); err != nil {
 			return nil, err
 		}
-		return s, nil
+		return s.withGates(f.Compare)
 	}
 	if err := s.validate(); err != nil {
 		return nil, err
@@ -260,7 +265,7 @@ func Parse(name string, data []byte) (*Scenario, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s, nil
+	return s.withGates(f.Compare)
 }
 
 func newMember(group string) Member { return Member{Group: group, Count: 1, Policy: "other"} }

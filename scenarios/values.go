@@ -113,6 +113,29 @@ func (s *Scenario) thresholds(lines map[string]string) ([]Threshold, error) {
 	return list, nil
 }
 
+// withGates takes the lines of [compare].
+func (s *Scenario) withGates(lines map[string]Share) (*Scenario, error) {
+	s.Gates = map[string]float64{}
+	for _, name := range slices.Sorted(maps.Keys(lines)) {
+		owner, loop := strings.CutSuffix(name, ".kmalloc")
+		known := slices.Contains(s.groups(), owner) && loop
+		if m := cmp.Or(strings.Join(distributions.FindStringSubmatch(name), "\x00"), strings.Join(numbers.FindStringSubmatch(name), "\x00")); m != "" {
+			known = slices.Contains(s.groups(), strings.Split(m, "\x00")[1])
+		}
+		if s.Micro != nil {
+			known = slices.ContainsFunc(s.Micro.Points, func(p Point) bool { return p.Name == owner })
+		}
+		if !known {
+			return nil, s.Errorf("compare", 0, name, "no such metric; there are %s and GROUP.kmalloc, of a micro-benchmark POINT and POINT.kmalloc", Metrics)
+		}
+		if lines[name] == 0 {
+			return nil, s.Errorf("compare", 0, name, "a gate of 0 would let chance through; leave it out for 5%%")
+		}
+		s.Gates[name] = float64(lines[name])
+	}
+	return s, nil
+}
+
 // parse reads a limit in the unit that the metric has.
 func (t Threshold) parse(text string) (float64, error) {
 	switch {

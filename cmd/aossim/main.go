@@ -37,10 +37,11 @@ const (
 )
 
 type commands struct {
-	Run    runCommand    `cmd:"" default:"withargs" help:"Run scenarios (the default command)."`
-	Check  checkCommand  `cmd:"" help:"Say whether this machine is fit to measure on, and how its kernel behaves."`
-	List   listCommand   `cmd:"" help:"List the built-in scenarios."`
-	Report reportCommand `cmd:"" help:"Show a result file as text."`
+	Run     runCommand     `cmd:"" default:"withargs" help:"Run scenarios (the default command)."`
+	Check   checkCommand   `cmd:"" help:"Say whether this machine is fit to measure on, and how its kernel behaves."`
+	Compare compareCommand `cmd:"" help:"Compare results from before and after a change, and before again."`
+	List    listCommand    `cmd:"" help:"List the built-in scenarios."`
+	Report  reportCommand  `cmd:"" help:"Show a result file as text."`
 }
 
 type runCommand struct {

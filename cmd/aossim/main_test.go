@@ -291,6 +291,59 @@ func TestMicro(t *testing.T) {
 	}
 }
 
+// TestCompare: from two runs to a verdict, and what cannot be compared.
+func TestCompare(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	for name, args := range map[string][]string{"a": {"scalar"}, "b": {"scalar"}, "other": {"waitv"}} {
+		p := command(t, append([]string{"-q", "--rounds", "8", "--cycles", "50", "--observe=no", "-o", at(name)}, args...)...)
+		if code := p.run(t); code != 0 {
+			t.Fatalf("exit %d: %s", code, &p.stderr)
+		}
+	}
+	// The same rounds, twice as slow: certainly slower.
+	slow := load(t, at("a"))
+	for i := range slow.Runs[0].Micro[0].Rounds {
+		slow.Runs[0].Micro[0].Rounds[i] *= 2
+	}
+	interrupted := *slow
+	interrupted.Interrupted = true
+	for name, r := range map[string]*result.Result{"slow": slow, "interrupted": &interrupted} {
+		if err := r.Save(at(name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(at("damaged"), []byte(`{"schema": "aossim.result/1", "runs": [`), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		args string
+		code int
+		want string
+	}{
+		{"a b", 0, "scalar"}, {"a slow", 1, "slower"}, {"slow a slow", 0, "faster"}, {"--markdown a slow a", 1, "| drift |"}, {"--json a slow", 1, `"verdict": "slower"`},
+		{"--bisect a slow", 1, "slower"}, {"--bisect a damaged", 125, ""}, {"--gate 150% a slow", 0, "scalar"}, {"--null a", 0, "A against A"}, {"--before a --before b --after slow", 1, "slower"},
+		{"a other", 129, "another"}, {"a damaged", 129, "damaged"}, {"a interrupted", 1, "--force"}, {"--force a interrupted", 1, "slower"}, {"a", 129, "AFTER.json"}, {"", 129, ""}, {"--gate 0% a b", 129, "--gate"}, {"a /no/such", 129, "no such"},
+	} {
+		var args []string
+		for _, a := range strings.Fields(c.args) {
+			if _, err := os.Stat(at(a)); err == nil {
+				a = at(a)
+			}
+			args = append(args, a)
+		}
+		var stdout, stderr bytes.Buffer
+		code := run(append([]string{"compare"}, args...), &stdout, &stderr)
+		said := stdout.String() + stderr.String()
+		if c.want == "another" {
+			c.want = "run the same file"
+		}
+		if code != c.code || !strings.Contains(said, c.want) {
+			t.Errorf("compare %s: exit %d, want %d and %q: %s", c.args, code, c.code, c.want, said)
+		}
+	}
+}
+
 // TestNotObserved: without the right to observe, a run says what is missing and goes on,
 // and one that is told to observe does not begin.
 func TestNotObserved(t *testing.T) {

@@ -33,6 +33,7 @@ func Environment() result.Environment {
 		ClockSource: read("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
 		Mitigations: mitigations(), Virtualization: virtualization(),
 		RTThrottling: throttling(),
+		Emulated:     emulated(),
 		GoVersion:    runtime.Version(), Program: program(),
 	}
 	return e
@@ -124,6 +125,13 @@ func virtualization() string {
 		return "virtual machine"
 	}
 	return "none seen"
+}
+
+// EmulatedArgument on the kernel's command line says that the machine is emulated.
+const EmulatedArgument = "aossim.emulated"
+
+func emulated() bool {
+	return strings.Contains(cpuModel(), "QEMU TCG") || slices.Contains(strings.Fields(read("/proc/cmdline")), EmulatedArgument)
 }
 
 // throttling says how much of each period real-time threads may run

@@ -160,12 +160,9 @@ func (p *Plan) Run(ctx context.Context) (*result.Result, error) {
 	case p.Options.Observe != observe.Never:
 		r.Observer.Mode = result.ObservedPass
 	}
-	if dma, err := linux.HoldDMALatency(); err == nil {
-		defer dma.Close()
-		r.Environment.DMALatency = "0 us"
-	} else {
-		r.Environment.DMALatency = "not held: " + err.Error()
-	}
+	// A thread that never sleeps has no wake-ups to shorten; idle CPUs that poll would take
+	// the core from it where they share one.
+	r.Environment.DMALatency = "not held: micro-benchmarks do not sleep"
 	for i := range max(1, p.Options.Runs) {
 		run, err := p.run(ctx, i, r.Observer.Mode)
 		if errors.Is(err, machine.ErrCannot) && i == 0 {
@@ -195,11 +192,14 @@ type point struct {
 	stderr   bytes.Buffer
 	observer *observe.Observer
 	ready    answer
+	took     time.Duration // what it was asked last
 	ended    bool
 }
 
 // ask has the process do something, and waits for what it answers.
 func (pt *point) ask(ctx context.Context, c command, limit time.Duration) (answer, error) {
+	start := time.Now()
+	defer func() { pt.took = time.Since(start) }()
 	if err := pt.commands.Encode(c); err != nil {
 		return answer{}, fmt.Errorf("point %q: its process is gone: %w%s", pt.Name, err, tail(pt.stderr.String()))
 	}
@@ -287,6 +287,11 @@ func (p *Plan) run(ctx context.Context, number int, mode string) (run result.Run
 	for _, stage := range stages {
 		for range stage.rounds {
 			for _, pt := range points {
+				if stage.name == "measured" {
+					if err := pt.spread(ctx, time.Duration(m.Spread)); err != nil {
+						return run, err
+					}
+				}
 				a, err := pt.ask(ctx, command{Do: doRound, Count: stage.name == "measured"}, pt.limit())
 				if errors.Is(err, errTimeout) {
 					pt.out.Checks = []result.Check{{Name: checkTimeout, Detail: fmt.Sprintf("a round did not end within %s", pt.limit())}}
@@ -318,6 +323,20 @@ func (p *Plan) run(ctx context.Context, number int, mode string) (run result.Run
 		}
 	}
 	return run, nil
+}
+
+// spread does rounds that are not measured for d, so that those that are lie apart in
+// time, and what disturbs the machine for a moment does not hit all. It does none where a
+// round takes longer than that anyway. A pause would do the same, but let go of the CPU and its caches.
+func (pt *point) spread(ctx context.Context, d time.Duration) error {
+	for start, last := time.Now(), time.Duration(0); time.Since(start)+last < d && pt.took < d; {
+		begin := time.Now()
+		if _, err := pt.ask(ctx, command{Do: doRound}, pt.limit()); err != nil {
+			return err
+		}
+		last = time.Since(begin)
+	}
+	return nil
 }
 
 // add takes a measured round.

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 
 func scenario(t testing.TB, text string) *scenarios.Scenario {
 	t.Helper()
-	s, err := scenarios.Parse("test.toml", []byte("kind = \"micro\"\nrounds = 3\nwarmup_rounds = 1\n"+text))
+	s, err := scenarios.Parse("test.toml", []byte("kind = \"micro\"\nrounds = 3\nwarmup_rounds = 1\nspread = \"1ms\"\n"+text))
 	if err != nil {
 		t.Fatal(err)
 	}

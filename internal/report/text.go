@@ -140,6 +140,9 @@ func (t *text) head() {
 	if r.Environment.NotRealTime {
 		t.printf("not real-time: --no-rt ran every actor under SCHED_OTHER; no figure here says anything about real-time latency\n")
 	}
+	if r.Environment.Emulated {
+		t.printf("emulated: counts hold, times do not; no latency here says anything about a real machine\n")
+	}
 	if r.Interrupted {
 		t.printf("INTERRUPTED: the last phase may be shorter than it was to be, and later ones are missing\n")
 	}
@@ -445,8 +448,9 @@ func cpus(list []int) string {
 
 // table aligns cells: the first left columns to the left, the others to the right.
 type table struct {
-	left int
-	rows [][]string
+	left     int
+	markdown bool
+	rows     [][]string
 }
 
 func (tab *table) add(cells ...string) { tab.rows = append(tab.rows, cells) }
@@ -461,12 +465,16 @@ func (tab *table) write(t *text) {
 			width[i] = max(width[i], utf8.RuneCountInString(c))
 		}
 	}
-	for _, cells := range tab.rows {
+	between, edge := "  ", ""
+	if tab.markdown {
+		between, edge = " | ", "|"
+	}
+	for n, cells := range tab.rows {
 		var line strings.Builder
 		for i, c := range cells {
 			pad := strings.Repeat(" ", width[i]-utf8.RuneCountInString(c))
 			if i > 0 {
-				line.WriteString("  ")
+				line.WriteString(between)
 			}
 			if i < tab.left {
 				line.WriteString(c + pad)
@@ -474,7 +482,21 @@ func (tab *table) write(t *text) {
 				line.WriteString(pad + c)
 			}
 		}
-		t.printf("%s\n", strings.TrimRight(line.String(), " "))
+		if !tab.markdown {
+			t.printf("%s\n", strings.TrimRight(line.String(), " "))
+			continue
+		}
+		t.printf("%s %s %s\n", edge, line.String(), edge)
+		if n == 0 {
+			for i, w := range width {
+				colon := ":"
+				if i < tab.left {
+					colon = "-"
+				}
+				t.printf("|%s%s", strings.Repeat("-", w+1), colon)
+			}
+			t.printf("|\n")
+		}
 	}
 	t.printf("\n")
 }

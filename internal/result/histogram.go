@@ -80,6 +80,18 @@ func (h *Histogram) Count() int64 { return h.hdr.TotalCount() }
 // Max returns the largest value, to the histogram's precision.
 func (h *Histogram) Max() int64 { return h.hdr.Max() }
 
+// CountAbove returns how many values lie above v, to the histogram's precision, overflow
+// among them.
+func (h *Histogram) CountAbove(v int64) int64 {
+	n := h.Overflow
+	for _, bar := range h.hdr.Distribution() {
+		if bar.From > v {
+			n += bar.Count
+		}
+	}
+	return n
+}
+
 // Beyond is how many values must lie above a percentile for it to mean
 // anything.
 const Beyond = 10

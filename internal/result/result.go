@@ -357,6 +357,7 @@ type Environment struct {
 	ClockSource    string   `json:"clock_source"`
 	Mitigations    []string `json:"mitigations"`
 	Virtualization string   `json:"virtualization"`
+	Emulated       bool     `json:"emulated"` // without hardware support: counts hold, times do not
 	DMALatency     string   `json:"cpu_dma_latency"`
 	SharedPages    int64    `json:"shared_page_bytes"` // of the memory that holds the channels
 	NotRealTime    bool     `json:"not_real_time"`     // --no-rt

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"aossim/internal/compare"
+	"aossim/internal/report"
+	"aossim/internal/result"
+	"aossim/scenarios"
+)
+
+type compareCommand struct {
+	Results  []string `arg:"" optional:"" name:"result" help:"BEFORE.json AFTER.json [BEFORE2.json]."`
+	Before   []string `placeholder:"FILE" sep:"none" help:"A result from before; may be given again, the second half counts as before again."`
+	After    []string `placeholder:"FILE" sep:"none" help:"A result from after; may be given again."`
+	Gate     string   `default:"5%" help:"The change that matters, unless the scenario's [compare] has one for the metric."`
+	Bisect   bool     `help:"Exit as git bisect run wants: 0 good, 1 bad, 125 for all else."`
+	JSON     bool     `name:"json" help:"Write JSON."`
+	Markdown bool     `help:"Write a table for a mail."`
+	Null     bool     `help:"Compare each result with itself: the noise floor, and the share of false verdicts."`
+	Force    bool     `help:"Go on though a result's checks failed, or it was interrupted."`
+}
+
+// exitSkipBisect has git bisect run skip the commit.
+const exitSkipBisect = 125
+
+func (c *compareCommand) Run(env *environment) error {
+	err := c.run(env)
+	if c.Bisect && err != nil {
+		env.exit = exitSkipBisect
+	}
+	return err
+}
+
+func (c *compareCommand) run(env *environment) error {
+	var o compare.Options
+	var err error
+	var share scenarios.Share
+	if err := share.UnmarshalText([]byte(c.Gate)); err != nil || share == 0 {
+		return wrong("--gate: %q is no percentage above 0%%; write one such as 5%%", c.Gate)
+	}
+	o.Gate = float64(share)
+	if c.Null {
+		return c.null(env, o)
+	}
+	var before, after, again []*result.Result
+	switch {
+	case len(c.Results) > 0 && len(c.Before)+len(c.After) > 0:
+		return wrong("results are given both by place and by --before and --after; use one")
+	case len(c.Results) == 2 || len(c.Results) == 3:
+		c.Before, c.After = append(c.Results[:1:1], c.Results[2:]...), c.Results[1:2]
+	case len(c.Results) > 0 || len(c.Before) == 0 || len(c.After) == 0:
+		return wrong("give BEFORE.json AFTER.json [BEFORE2.json], or --before and --after; for one result there is --null")
+	}
+	if before, err = c.load(c.Before); err != nil {
+		return err
+	}
+	if after, err = c.load(c.After); err != nil {
+		return err
+	}
+	if n := len(before); n > 1 {
+		before, again = before[:(n+1)/2], before[(n+1)/2:]
+	}
+	// The gates are those of the scenario that was run.
+	if s, err := scenarios.Parse(before[0].Scenario.Name+".toml", []byte(before[0].Scenario.Text)); err == nil {
+		o.Gates = s.Gates
+	}
+	found, err := compare.Compare(before, after, again, o)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errFile, err)
+	}
+	switch {
+	case len(found.Worse()) > 0:
+		env.exit = exitFailed
+	case c.Bisect && !found.Decided():
+		env.exit = exitSkipBisect
+	}
+	switch {
+	case c.JSON:
+		return encode(env, found)
+	case c.Markdown:
+		return report.ComparisonMarkdown(env.stdout, found)
+	}
+	return report.Comparison(env.stdout, found)
+}
+
+// null compares each result with itself.
+func (c *compareCommand) null(env *environment, o compare.Options) error {
+	if len(c.Results) == 0 || len(c.Before)+len(c.After) > 0 {
+		return wrong("--null takes RESULT.json..., each compared with itself")
+	}
+	for _, path := range c.Results {
+		loaded, err := c.load([]string{path})
+		if err != nil {
+			return err
+		}
+		n, err := compare.CompareNull(loaded, o)
+		if err != nil {
+			return err
+		}
+		if c.JSON {
+			err = encode(env, n)
+		} else {
+			err = report.Null(env.stdout, path, n)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// load reads results that may be compared.
+func (c *compareCommand) load(paths []string) (list []*result.Result, err error) {
+	for _, path := range paths {
+		r, err := result.Load(path)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", errFile, err)
+		}
+		var why string
+		switch failed := r.Failed(); {
+		case r.Broken != "":
+			why = "its run broke: " + r.Broken
+		case r.Interrupted:
+			why = "it was interrupted"
+		case len(failed) > 0:
+			why = fmt.Sprintf("check %q failed: %s", failed[0].Name, failed[0].Detail)
+		case len(r.Runs) == 0:
+			return nil, fmt.Errorf("%w: %s: it has no runs", errFile, path)
+		}
+		if why != "" && !c.Force {
+			return nil, fmt.Errorf("%s: %s; its figures are not to be trusted, --force compares them all the same", path, why)
+		}
+		list = append(list, r)
+	}
+	return list, nil
+}
+
+// encode writes indented JSON.
+func encode(env *environment, v any) error {
+	e := json.NewEncoder(env.stdout)
+	e.SetIndent("", " ")
+	return e.Encode(v)
+}

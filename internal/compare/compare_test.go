@@ -1,0 +1,301 @@
+package compare
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"aossim/internal/result"
+)
+
+// micro returns a result of one point with these rounds.
+func micro(rounds ...float64) *result.Result {
+	m := result.Micro{Name: "scalar", Unit: "ns/pair", Rounds: rounds}
+	m.Spread = result.SpreadOf(rounds)
+	return &result.Result{Schema: result.Schema, Scenario: result.Scenario{Name: "scalar", SHA256: "1"}, Runs: []result.Run{{Micro: []result.Micro{m}}}}
+}
+
+func of(r ...*result.Result) []*result.Result { return r }
+
+// TestPublished: figures of published before/after/before reports.
+func TestPublished(t *testing.T) {
+	for _, c := range []struct {
+		a, b, a2      float64
+		change, drift string
+	}{
+		{180.079, 196.647, 179.856, "+9.268 %", "-0.124 %"},
+		{180.171, 197.856, 179.502, "+10.020 %", "-0.371 %"},
+		{1045.687, 1128.704, 1042.755, "+8.091 %", "-0.280 %"},
+		{1040.270, 1110.916, 1046.198, "+6.488 %", "+0.570 %"},
+		{191.071, 189.900, 188.824, "-0.025 %", "-1.176 %"}, // the full series against the patch-1 midpoint
+	} {
+		found, err := Compare(of(micro(c.a)), of(micro(c.b)), of(micro(c.a2)), Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := found.Metrics[0]
+		percent := func(v float64) string { return fmt.Sprintf("%+.3f %%", 100*v) }
+		if percent(m.Change) != c.change || percent(m.Drift) != c.drift {
+			t.Errorf("%v: change %s, drift %s; want %s, %s", c, percent(m.Change), percent(m.Drift), c.change, c.drift)
+		}
+		if m.Verdict != TooFew || m.Needed != 4 {
+			t.Errorf("one unit a side: %s, %d needed", m.Verdict, m.Needed)
+		}
+	}
+}
+
+// normal returns n values around mean with a coefficient of variation cv.
+func normal(r *rand.Rand, n int, mean, cv float64) (v []float64) {
+	for range n {
+		v = append(v, mean*(1+cv*r.NormFloat64()))
+	}
+	return v
+}
+
+// TestErrorRates: how often a verdict is wrong, on simulated results.
+func TestErrorRates(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 7))
+	const trials = 1000
+	verdicts := func(change, cv float64, gate float64) map[Verdict]int {
+		n := map[Verdict]int{}
+		for range trials {
+			c, err := Compare(of(micro(normal(r, 10, 100, cv)...)), of(micro(normal(r, 10, 100*(1+change), cv)...)), nil, Options{Gate: gate})
+			if err != nil {
+				t.Fatal(err)
+			}
+			n[c.Metrics[0].Verdict]++
+		}
+		return n
+	}
+	// With a gate that lets everything through, the test alone holds the rate.
+	for _, cv := range []float64{0.01, 0.05, 0.2} {
+		for _, gate := range []float64{DefaultGate, 1e-9} {
+			if n := verdicts(0, cv, gate); n[Slower]+n[Faster] > trials*5/100 {
+				t.Errorf("nulls at %.0f %% CV, gate %g: %v", 100*cv, gate, n)
+			}
+		}
+	}
+	for change, want := range map[float64]Verdict{0.10: Slower, -0.10: Faster} {
+		if n := verdicts(change, 0.01, 0); n[want] < trials*95/100 {
+			t.Errorf("a change of %+.0f %% at 1 %% CV: %v", 100*change, n)
+		}
+	}
+	if n := verdicts(0, 0.01, 0); n[Same] < trials*95/100 {
+		t.Errorf("nulls at 1 %% CV: %v", n)
+	}
+	if n := verdicts(0.05, 0.2, 0); n[Inconclusive] < trials*60/100 {
+		t.Errorf("5 %% at 20 %% CV cannot be told: %v", n)
+	}
+}
+
+// TestHolm: among many metrics without a change hardly any gets a verdict.
+func TestHolm(t *testing.T) {
+	r := rand.New(rand.NewPCG(8, 8))
+	wrong := 0
+	for range 100 {
+		var a, b []result.Micro
+		for i := range 40 {
+			name := fmt.Sprint(i)
+			a = append(a, result.Micro{Name: name, Rounds: normal(r, 12, 100, 0.2)})
+			b = append(b, result.Micro{Name: name, Rounds: normal(r, 12, 100, 0.2)})
+		}
+		c, err := Compare(of(&result.Result{Runs: []result.Run{{Micro: a}}}), of(&result.Result{Runs: []result.Run{{Micro: b}}}), nil, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(c.Worse()) > 0 {
+			wrong++
+		}
+	}
+	if wrong > 5 {
+		t.Errorf("%d of 100 comparisons of 40 nulls found something slower", wrong)
+	}
+}
+
+// TestDrift: a change that is no larger than what the befores differ by is none.
+func TestDrift(t *testing.T) {
+	r := rand.New(rand.NewPCG(9, 9))
+	a, b, a2 := micro(normal(r, 10, 100, 0.001)...), micro(normal(r, 10, 120, 0.001)...), micro(normal(r, 10, 130, 0.001)...)
+	c, err := Compare(of(a), of(b), of(a2), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m := c.Metrics[0]; m.Verdict != Inconclusive && m.Verdict != Same {
+		t.Errorf("%+v", m)
+	}
+	if !c.Decided() != (c.Metrics[0].Verdict == Inconclusive) {
+		t.Errorf("decided: %t", c.Decided())
+	}
+}
+
+// counted returns a result whose observed rounds allocated so often.
+func counted(kmallocs, arms int64) *result.Result {
+	r := micro(100, 101, 99)
+	r.Runs[0].Micro[0].Kernel = &result.Kernel{Arms: arms, EAGAIN: arms, Kmalloc: kmallocs}
+	return r
+}
+
+// TestCounts: what the kernel does for each of very many arms needs no several boots.
+func TestCounts(t *testing.T) {
+	for _, c := range []struct {
+		a, b, a2 int64
+		want     Verdict
+	}{
+		{100_000, 1, 100_000, FewerAllocation}, {1, 100_000, 1, MoreAllocation}, {100_000, 100_001, 100_000, Same}, {0, 0, 0, Same}, {100_000, 1, 1, TooFew},
+	} {
+		found, err := Compare(of(counted(c.a, 100_000)), of(counted(c.b, 100_000)), of(counted(c.a2, 100_000)), Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range found.Metrics {
+			if m.Kind == Allocations && m.Verdict != c.want {
+				t.Errorf("%+v: %s is %q (%s)", c, m.Name, m.Verdict, m.Why)
+			}
+		}
+		if _, err := json.Marshal(found); err != nil {
+			t.Error(err)
+		}
+	}
+	few, err := Compare(of(counted(100, 100)), of(counted(0, 100)), nil, Options{})
+	if err != nil || few.Metrics[1].Verdict != TooFew {
+		t.Errorf("100 arms: %+v, %v", few.Metrics[1], err)
+	}
+}
+
+// TestEmulated: counts are judged and times are not.
+func TestEmulated(t *testing.T) {
+	a, b := counted(100_000, 100_000), counted(1, 100_000)
+	a.Environment.Emulated = true
+	c, err := Compare(of(a), of(b), nil, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Metrics[0].Verdict != Shown || c.Metrics[1].Verdict != FewerAllocation || !c.Emulated || !c.Decided() {
+		t.Errorf("%+v", c)
+	}
+}
+
+// TestBoots: where there are several files of each side their medians are the units.
+func TestBoots(t *testing.T) {
+	boots := func(medians ...float64) (list []*result.Result) {
+		for _, m := range medians {
+			list = append(list, micro(m-1, m, m+1, m))
+		}
+		return list
+	}
+	c, err := Compare(boots(100, 101), boots(120, 121, 122, 123), boots(102, 99), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m := c.Metrics[0]; m.Before.N != 2 || m.After.N != 4 || m.Again.N != 2 || m.Verdict != Slower {
+		t.Errorf("%+v", m)
+	}
+	if c, err = Compare(boots(100), boots(120), nil, Options{}); err != nil || c.Metrics[0].Before.N != 4 {
+		t.Errorf("one boot each: %+v, %v", c, err)
+	}
+}
+
+// loops returns a result of runs with these re-arm latencies and failures.
+func loops(runs int, rearm, failed int64) *result.Result {
+	r := &result.Result{Scenario: result.Scenario{Name: "load", SHA256: "2"}}
+	for run := range runs {
+		g := result.Group{Name: "rt", Subscribers: 1, Counts: result.Counts{Handled: 1000, Arms: 10_000, EAGAIN: failed + int64(run)}, Histograms: result.NewHistograms()}
+		for i := range int64(2000) {
+			g.Histograms.Rearm.Record(rearm + i%100 + int64(run))
+		}
+		r.Runs = append(r.Runs, result.Run{Phases: []result.Phase{{Name: "p", DurationNS: 1e9, Groups: []result.Group{g}}}})
+	}
+	return r
+}
+
+// TestLoops: rates and percentiles by run, worse and better known, and gates by metric.
+func TestLoops(t *testing.T) {
+	c, err := Compare(of(loops(10, 5000, 100)), of(loops(10, 6000, 50)), nil, Options{Gates: map[string]float64{"rt.rearm.p99": 0.5}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]Verdict{}
+	for _, m := range c.Metrics {
+		got[m.Name] = m.Verdict
+	}
+	for name, want := range map[string]Verdict{"p / rt / -EAGAIN rate": FewerFailures, "p / rt / re-arm p50": Slower, "p / rt / re-arm p99": Same, "p / rt / messages": Same} {
+		if got[name] != want && !(name == "p / rt / re-arm p99" && got[name] == Inconclusive) {
+			t.Errorf("%s: %q, want %q", name, got[name], want)
+		}
+	}
+	if len(c.Maxima) != 1 || c.Maxima[0].AfterAbove != 20_000 || c.Maxima[0].BeforeAbove != 0 {
+		t.Errorf("maxima: %+v", c.Maxima)
+	}
+	few, err := Compare(of(loops(2, 5000, 100)), of(loops(2, 6000, 50)), nil, Options{})
+	if err != nil || few.Metrics[0].Verdict != TooFew || few.Metrics[0].Needed < 4 || few.Decided() {
+		t.Errorf("two runs: %+v, %v", few, err)
+	}
+}
+
+// TestRefused: what differs is said, as an error or a warning.
+func TestRefused(t *testing.T) {
+	a, b := micro(1, 2), micro(1, 2)
+	b.Scenario.SHA256 = "other"
+	if _, err := Compare(of(a), of(b), nil, Options{}); !errors.Is(err, ErrDifferent) {
+		t.Errorf("another scenario: %v", err)
+	}
+	b = micro(1, 2)
+	b.Environment = result.Environment{CPU: "x", Governor: "y", KernelRelease: "7", Preempt: "PREEMPT_RT", BootID: "z"}
+	b.Observer.Mode = result.ObservedAll
+	b.Scenario.Options = []string{"--cycles=3"}
+	b.Runs[0].Processes = []result.Process{{Group: "scalar", Actors: []result.Actor{{Policy: "fifo", Priority: 3}}}}
+	c, err := Compare(of(a), of(b), nil, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := strings.Join(c.Warnings, "\n")
+	for _, want := range []string{"CPU differs", "governor differs", "observer differs", "options differs:  | --cycles=3", "priority granted differs"} {
+		if !strings.Contains(all, want) {
+			t.Errorf("no warning %q in %s", want, all)
+		}
+	}
+	if len(c.Warnings) != 5 {
+		t.Errorf("the kernel is what is to differ: %s", all)
+	}
+}
+
+// TestNull: noise is measured, and no verdict comes of it.
+func TestNull(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 5))
+	n, err := CompareNull(of(micro(normal(r, 30, 100, 0.02)...)), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := n.Metrics[0]
+	if n.Units != 30 || m.False > n.Splits/20 || !(m.Median > 0 && m.Median < m.Highest && m.Highest < 0.05) {
+		t.Errorf("%+v", n)
+	}
+	if _, err := CompareNull(of(micro(1, 2, 3)), Options{}); !errors.Is(err, ErrDifferent) {
+		t.Errorf("three units: %v", err)
+	}
+}
+
+// TestInterval: the interval of a shift holds the true one 95 times of 100.
+func TestInterval(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 3))
+	for _, n := range []int{5, 10, 60} {
+		const trials = 500
+		held := 0
+		for range trials {
+			lo, hi := shift(normal(r, n, 100, 0.1), normal(r, n, 105, 0.1), 100)
+			if lo <= 0.05 && 0.05 <= hi {
+				held++
+			}
+		}
+		if held < trials*93/100 {
+			t.Errorf("%d units: held %d of %d times", n, held, trials)
+		}
+	}
+	if lo, hi := shift([]float64{1, 2}, []float64{3}, 1); !math.IsInf(lo, -1) || !math.IsInf(hi, 1) {
+		t.Errorf("three values: %g..%g", lo, hi)
+	}
+}
