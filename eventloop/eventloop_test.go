@@ -62,7 +62,7 @@ func start(t testing.TB, c SubscriberConfig, mind bool) *bench {
 	if c.Late == 0 {
 		c.Late = 5_000_000
 	}
-	b.sub = NewSubscriber(c, &b.windows, Progress{&b.count, &b.done}, []*Stats{b.stats})
+	b.sub = NewSubscriber(c, &b.windows, Progress{Count: &b.count, Done: &b.done, Broke: new(atomic.Uint64)}, []*Stats{b.stats})
 	b.minder = NewMinder(b.sub)
 	b.windows.Current.Store(1)
 	go func() {

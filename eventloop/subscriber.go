@@ -45,6 +45,10 @@ type SubscriberConfig struct {
 	Work     int64
 	Late     int64
 	Active   []bool
+	// Break is for each window the re-arm or delivery latency (ns, 0 for none) above which
+	// Tracing is stopped, once, and Progress.Broke says so; nil for never.
+	Break   []int64
+	Tracing *linux.Tracing
 }
 
 // input is a channel as the loop has it, all in one place: see channel.Reader.
@@ -100,12 +104,13 @@ type Subscriber struct {
 	window   uint32
 	now      *Stats // the current window's
 	idle     *Stats // takes what happens outside every window
+	limit    int64  // ns: see Break, of this window
 	before   linux.Usage
 	consumed uint64
 	running  atomic.Bool // waits are armed, or about to be
 	thread   atomic.Int64
 
-	intervalEnd                  int64
+	begins, ends, intervalEnd    int64 // ns: of the window, and of the interval
 	intervalArms, intervalEAGAIN int64
 
 	// Total are the counts of the thread's life, windows or not: here arms, wakes and
@@ -219,16 +224,18 @@ func (s *Subscriber) loop() error {
 // turn closes the accounts of the window that was and opens those of w; 0 is no
 // window. No message is under way.
 func (s *Subscriber) turn(w uint32) {
-	if s.intervalArms > 0 {
-		s.now.EAGAINRate.Record(s.intervalEAGAIN * result.MillionArms / s.intervalArms)
-	}
+	s.intervalEnds(s.intervalEnd)
 	account(&s.now.Counts, s.before)
-	s.window, s.now = w, s.idle
+	s.window, s.now, s.limit = w, s.idle, 0
 	if s.active(w) {
 		s.now = s.stats[w-1]
+		if s.Break != nil {
+			s.limit = s.Break[w-1]
+		}
 	}
 	s.before = linux.ThreadUsage()
-	s.intervalArms, s.intervalEAGAIN, s.intervalEnd = 0, 0, int64(s.windows.Start.Load())+interval
+	s.begins, s.ends = int64(s.windows.Start.Load()), int64(s.windows.End.Load())
+	s.intervalEnd = s.begins + interval
 }
 
 // leaves looks at the current window and returns true where the subscriber has
@@ -251,22 +258,52 @@ func (s *Subscriber) leaves() bool {
 func (s *Subscriber) settle(now int64) {
 	s.flush()
 	if now >= s.intervalEnd {
-		if s.intervalArms > 0 {
-			s.now.EAGAINRate.Record(s.intervalEAGAIN * result.MillionArms / s.intervalArms)
-		}
-		s.intervalArms, s.intervalEAGAIN = 0, 0
+		s.intervalEnds(s.intervalEnd)
 		s.intervalEnd += (now-s.intervalEnd)/interval*interval + interval
 	}
 	s.progress.Count.Store(s.consumed)
 	s.progress.Done.Store(uint64(s.window))
 }
 
+// intervalEnds accounts for the arms of an interval.
+func (s *Subscriber) intervalEnds(at int64) {
+	if s.intervalArms > 0 {
+		s.now.EAGAINRate.Record(s.intervalEAGAIN * result.MillionArms / s.intervalArms)
+		n, stretch := len(s.now.OverTime), 0
+		if s.ends > s.begins {
+			stretch = int((at - interval/2 - s.begins) * int64(n) / (s.ends - s.begins))
+		}
+		of := &s.now.OverTime[max(0, min(stretch, n-1))]
+		of.Arms += s.intervalArms
+		of.EAGAIN += s.intervalEAGAIN
+	}
+	s.intervalArms, s.intervalEAGAIN = 0, 0
+}
+
 // flush records what was measured.
 func (s *Subscriber) flush() {
 	for _, m := range s.samples {
 		m.h.Record(m.v)
+		if s.limit > 0 && m.v > s.limit && s.progress.Broke.Load() == 0 {
+			s.breaks(m)
+		}
 	}
 	s.samples = s.samples[:0]
+}
+
+// breaks stops the trace at a latency that is above the limit.
+func (s *Subscriber) breaks(m sample) {
+	what := "re-arm"
+	switch m.h {
+	case s.now.Rearm:
+	case s.now.Delivery:
+		what = "delivery"
+	default:
+		return
+	}
+	var room [128]byte
+	s.Tracing.Stop(linux.AppendMark(room[:0], what, m.v, s.limit))
+	s.progress.Broke.Store(uint64(m.v))
 }
 
 // later has a value recorded by settle, or at once where too many wait.

@@ -50,12 +50,15 @@ type Progress struct {
 	Count *atomic.Uint64
 	// Done is the last window for which a publisher has nothing left to do.
 	Done *atomic.Uint64
+	// Broke is the latency (ns) at which a subscriber stopped the trace, 0 until then.
+	Broke *atomic.Uint64
 }
 
 // Stats are one actor's counts and distributions of one window.
 type Stats struct {
 	result.Counts
 	result.Histograms
+	OverTime result.Series
 }
 
 // NewStats returns empty stats.

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -54,6 +55,8 @@ type runCommand struct {
 	Output    string        `short:"o" placeholder:"FILE" help:"Write the result here, instead of a new file in results/."`
 	JSON      bool          `name:"json" help:"Write the result to standard output, instead of the text."`
 	Quiet     bool          `short:"q" help:"No progress, and of the text the first table only."`
+	Break     int           `name:"breaktrace" short:"b" placeholder:"US" help:"Stop tracing, with a marker, and end the run where a re-arm or delivery takes longer than this many us."`
+	Mark      bool          `name:"tracemark" help:"Write a marker into the trace at the begin of each phase."`
 	Rounds    int           `help:"Measured rounds of a micro-benchmark, instead of the scenario's."`
 	Cycles    int           `help:"Cycles of a round of the workloads scalar and waitv, instead of the scenario's."`
 	RingFlags []string      `placeholder:"FLAG,..." help:"Flags of a micro-benchmark's ring, as ring_flags of a scenario."`
@@ -88,7 +91,12 @@ type checkCommand struct {
 type listCommand struct{}
 
 type reportCommand struct {
-	Result string `arg:"" help:"A result file."`
+	Results []string `arg:"" name:"result" help:"A result file; of two, --html shows them side by side."`
+	HTML    string   `name:"html" placeholder:"FILE" help:"Write one page with plots that needs nothing else."`
+	HGRM    string   `name:"hgrm" placeholder:"DIR" help:"Write percentile distributions for HdrHistogram's plotter."`
+	HLog    string   `name:"hlog" placeholder:"DIR" help:"Write a histogram log for HdrHistogram's log processor."`
+	GoBench bool     `name:"gobench" help:"Write Go benchmark lines, one a run, for benchstat."`
+	KTAP    bool     `name:"ktap" help:"Write KTAP."`
 }
 
 // environment is where a command reads and writes.
@@ -192,9 +200,47 @@ func (c *checkCommand) Run(env *environment) error {
 }
 
 func (c *reportCommand) Run(env *environment) error {
-	r, err := result.Load(c.Result)
-	if err != nil {
-		return fmt.Errorf("%w: %w", errFile, err)
+	var results []*result.Result
+	for _, path := range c.Results {
+		r, err := result.Load(path)
+		if err != nil {
+			return fmt.Errorf("%w: %w", errFile, err)
+		}
+		results = append(results, r)
+	}
+	if len(results) > 2 || len(results) == 2 && c.HTML == "" {
+		return wrong("a report is of one result, --html of one or two; aossim compare judges several")
+	}
+	r := results[0]
+	if c.HTML != "" {
+		// Whole or not at all: a page that ends in the middle looks like one.
+		var page bytes.Buffer
+		if err := report.HTML(&page, results...); err != nil {
+			return err
+		}
+		if err := os.WriteFile(c.HTML, page.Bytes(), 0o666); err != nil {
+			return err
+		}
+	}
+	if c.HGRM != "" {
+		if err := report.HGRM(c.HGRM, r); err != nil {
+			return err
+		}
+	}
+	if c.HLog != "" {
+		if err := report.HLog(c.HLog, r); err != nil {
+			return err
+		}
+	}
+	switch {
+	case c.GoBench && c.KTAP:
+		return wrong("--gobench and --ktap both write to standard output; use one")
+	case c.GoBench:
+		return report.GoBench(env.stdout, r)
+	case c.KTAP:
+		return report.KTAP(env.stdout, r)
+	case c.HTML+c.HGRM+c.HLog != "":
+		return nil
 	}
 	return report.Text(env.stdout, r)
 }
@@ -219,6 +265,8 @@ func (c *runCommand) check() error {
 		return wrong("--runs %d: there must be one at least", c.Runs)
 	case c.Priority < 0 || c.Priority > 99:
 		return wrong("--priority %d is not within 1..99", c.Priority)
+	case c.Break < 0:
+		return wrong("--breaktrace %d: it is a latency in us", c.Break)
 	case c.Rounds < 0 || c.Cycles < 0:
 		return wrong("--rounds and --cycles must not be negative")
 	case len(c.Scenarios) > 1 && (c.Output != "" || c.JSON):
@@ -238,6 +286,9 @@ func (c *runCommand) prepare(s *scenarios.Scenario, progress func(done, all time
 	}
 	mode := cmp.Or(observe.Mode(c.Observe), observe.IfPossible)
 	if s.Micro != nil {
+		if c.Break != 0 || c.Mark {
+			return nil, wrong("--breaktrace and --tracemark: %s is a micro-benchmark, which has no event loop", s.Name)
+		}
 		if c.Duration != 0 {
 			return nil, wrong("--duration: %s is a micro-benchmark, which has no phases; use --rounds or --cycles", s.Name)
 		}
@@ -248,7 +299,7 @@ func (c *runCommand) prepare(s *scenarios.Scenario, progress func(done, all time
 		return nil, wrong("--rounds, --cycles and --ring-flags are for micro-benchmarks, and %s is none", s.Name)
 	}
 	return sim.Prepare(s, sim.Options{Duration: c.Duration, Warmup: c.Warmup, Runs: c.Runs,
-		Priority: c.Priority, CPUs: cpus, NoRT: c.NoRT, Observe: mode, Progress: progress})
+		Priority: c.Priority, CPUs: cpus, NoRT: c.NoRT, Observe: mode, Break: time.Duration(c.Break) * time.Microsecond, Mark: c.Mark, Progress: progress})
 }
 
 func (c *runCommand) Run(env *environment) error {

@@ -497,7 +497,7 @@ func granted(r *result.Result) string {
 func kernels(results []*result.Result) string {
 	var names []string
 	for _, r := range results {
-		if n := r.Environment.KernelRelease + " " + r.Environment.KernelVersion; !slices.Contains(names, n) {
+		if n := strings.TrimSpace(r.Environment.KernelRelease + " " + r.Environment.KernelVersion); !slices.Contains(names, n) {
 			names = append(names, n)
 		}
 	}

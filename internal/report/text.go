@@ -378,8 +378,9 @@ func (t *text) messages() {
 		"the publish that made an arm fail wakes only after its message was handled and the channel armed again.\n\n")
 }
 
-func (t *text) checks() {
-	tab := table{left: 3}
+// checkTable has a line for each check.
+func (t *text) checkTable() *table {
+	tab := &table{left: 3}
 	for i, run := range t.r.Runs {
 		for _, c := range run.Checks {
 			name := c.Name
@@ -393,10 +394,14 @@ func (t *text) checks() {
 			tab.add(verdict, name, c.Detail)
 		}
 	}
-	t.microChecks(&tab)
+	t.microChecks(tab)
+	return tab
+}
+
+func (t *text) checks() {
 	t.printf("checks\n")
-	tab.write(t)
-	tab = table{left: 2}
+	t.checkTable().write(t)
+	tab := table{left: 2}
 	for _, run := range t.r.Runs {
 		for _, o := range run.Observations {
 			tab.add(o.Load, o.What, fmt.Sprintf("%s of %s", comma(o.Count), comma(o.Of)))
@@ -408,9 +413,10 @@ func (t *text) checks() {
 	}
 }
 
-func (t *text) environment() {
+// environmentTable has a line for each thing about the machine.
+func (t *text) environmentTable() *table {
 	e := &t.r.Environment
-	tab := table{left: 2}
+	tab := &table{left: 2}
 	rt := "no"
 	if e.Realtime {
 		rt = "yes"
@@ -427,9 +433,13 @@ func (t *text) environment() {
 	} {
 		tab.add(line[0], line[1])
 	}
+	return tab
+}
+
+func (t *text) environment() {
 	t.printf("environment\n")
-	tab.write(t)
-	tab = table{left: 5}
+	t.environmentTable().write(t)
+	tab := table{left: 5}
 	tab.add("group", "actors", "policy", "priority", "CPUs")
 	if len(t.r.Runs) > 0 {
 		for _, p := range t.r.Runs[0].Processes {

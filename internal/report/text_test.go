@@ -47,6 +47,9 @@ func fixture(runs int) *result.Result {
 			Sites: []result.KernelSite{{Operation: "kmalloc", Function: "io_futex_wait+0x11", Size: 144, Room: 192, Count: 200}, {Operation: "kfree", Function: "io_futex_wait+0xd3", Count: 200}}}
 		rt2.Kernel.Behind[1] = 190
 		rt2.Kernel.Failure.RecordMany(5000, 200)
+		for i := range rt2.OverTime {
+			rt2.OverTime[i].Arms, rt2.OverTime[i].EAGAIN = 170, int64(10+i%5)
+		}
 		low := result.Group{Name: "low", Publishers: 3, Subscribers: 2, Channels: 1, Offered: 24400,
 			Counts:     result.Counts{Published: 10200, Handled: 24400, Arms: 14000, Wakes: 14000, MissedDeadlines: 4},
 			Histograms: result.NewHistograms(), Wait: "io_uring", Submit: "combined"}

@@ -74,6 +74,9 @@ func (h *Histogram) Merge(from *Histogram) {
 	h.Missed += from.Missed
 }
 
+// HDR returns a copy of the histogram for programs that take one of HdrHistogram's.
+func (h *Histogram) HDR() *hdr.Histogram { return hdr.Import(h.hdr.Export()) }
+
 // Count returns how many values the histogram holds, overflow not among them.
 func (h *Histogram) Count() int64 { return h.hdr.TotalCount() }
 

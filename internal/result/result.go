@@ -150,6 +150,7 @@ type Group struct {
 	Wait       string     `json:"wait,omitempty"`
 	Submit     string     `json:"submit,omitempty"`
 	Histograms Histograms `json:"histograms"`
+	OverTime   Series     `json:"eagain_over_time"`
 	Kernel     *Kernel    `json:"kernel,omitempty"`
 }
 
@@ -202,6 +203,21 @@ type KernelThread struct {
 	EAGAIN   int64 `json:"eagain"`
 	Kmalloc  int64 `json:"kmalloc"`
 	Kfree    int64 `json:"kfree"`
+}
+
+// Series is how arms fared over a phase, cut into as many equal stretches. An arm counts
+// where the interval of 100 ms ended in which it was issued.
+type Series [60]struct {
+	Arms   int64 `json:"arms"`
+	EAGAIN int64 `json:"eagain"`
+}
+
+// Add adds what another one counted in the same stretches.
+func (s *Series) Add(o *Series) {
+	for i := range s {
+		s[i].Arms += o[i].Arms
+		s[i].EAGAIN += o[i].EAGAIN
+	}
 }
 
 // Warmup counts arms before a phase began.

@@ -255,6 +255,12 @@ func (o *order) runActor(i int, ctl *control, channels []*channel.Channel, event
 		if err != nil {
 			return fail(err)
 		}
+		if c.Break != nil {
+			if c.Tracing, err = linux.OpenTracing(); err != nil {
+				return fail(err)
+			}
+			defer c.Tracing.Close()
+		}
 		for n, ch := range a.Channels {
 			in := eventloop.In{Channel: channels[ch], Private: p.Channels[ch].Private}
 			if len(a.Eventfds) > 0 {

@@ -117,6 +117,7 @@ type controller struct {
 	// For progress: the time of what came before and of all, and of the windows so far.
 	before, total, done time.Duration
 
+	tracing  *linux.Tracing // where phases are marked
 	observer *observe.Observer
 	watched  []int // actors, in the order of the observer's threads
 	seen     []observed
@@ -133,6 +134,9 @@ type phaseTruth struct {
 // error where the run broke.
 func (c *controller) run(ctx context.Context) (result.Run, error) {
 	err := c.start(ctx)
+	if err == nil && c.plan.Options.Mark {
+		c.tracing, err = linux.OpenTracing()
+	}
 	if err == nil && c.observes {
 		err = c.observe()
 	}
@@ -149,6 +153,10 @@ func (c *controller) run(ctx context.Context) (result.Run, error) {
 	c.end()
 	if c.observer != nil {
 		c.observer.Close()
+	}
+	if c.tracing != nil {
+		c.tracing.Mark("aossim: the run ends")
+		c.tracing.Close()
 	}
 	for _, f := range c.eventfds {
 		f.Close()
@@ -390,11 +398,17 @@ func (c *controller) sleep(ctx context.Context, win window, length time.Duration
 	if c.plan.Options.Runs > 1 {
 		phase = fmt.Sprintf("run %d, %s", c.number+1, phase)
 	}
+	if c.tracing != nil {
+		c.tracing.Mark("aossim: " + phase + " begins")
+	}
 	ticks, over := time.NewTicker(250*time.Millisecond), time.NewTimer(notice+length)
 	defer ticks.Stop()
 	defer over.Stop()
 	for {
 		c.follow()
+		if err := c.broke(phase); err != nil {
+			return err
+		}
 		left := time.Until(end)
 		if left <= 0 {
 			return nil
@@ -411,6 +425,20 @@ func (c *controller) sleep(ctx context.Context, win window, length time.Duration
 		case <-over.C:
 		}
 	}
+}
+
+// broke says whether a subscriber stopped the trace, and where.
+func (c *controller) broke(phase string) error {
+	if c.plan.Break == 0 {
+		return nil
+	}
+	for i := range c.plan.Actors {
+		if v := c.control.progress(i).Broke.Load(); v != 0 {
+			return fmt.Errorf("breaktrace: a latency of %s in group %q, %s, exceeded %s; the trace is stopped, and a marker is its last line (/sys/kernel/tracing/trace)",
+				time.Duration(v), c.plan.Actors[i].Group, phase, c.plan.Break)
+		}
+	}
+	return nil
 }
 
 // settle waits until all publishers are done with window w and every message is

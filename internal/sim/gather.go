@@ -204,6 +204,7 @@ func (c *controller) phase(i int, truth phaseTruth, reports []*actorReport) resu
 		g.Warmup.EAGAIN += r.Phases[i].Warmup.EAGAIN
 		if a.Kind == subscriber {
 			g.Histograms.Merge(r.Phases[i].Histograms)
+			g.OverTime.Add(&r.Phases[i].OverTime)
 		}
 		if at := slices.Index(c.watched, n); at >= 0 && i < len(c.seen) {
 			c.seen[i].add(g, at, &r.Phases[i], c.control.thread(n).Load(), truth.duration, c.observer.Timing)

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"aossim/channel"
 	"aossim/eventloop"
@@ -33,7 +34,8 @@ type Plan struct {
 	Actors    []actorPlan
 	Processes []processPlan
 	Eventfds  int
-	Lock      bool // lock memory
+	Lock      bool          // lock memory
+	Break     time.Duration // a latency above which the trace is stopped; 0 for none
 	// CPUs are those that this process may use; Housekeeping those of them for all
 	// threads that are no actors.
 	CPUs         []int
@@ -95,7 +97,7 @@ const maxEventfds = 900
 //
 //	0    window (futex word)
 //	64   start, end of publishing
-//	128  a line an actor: count, done, ready, thread
+//	128  a line an actor: count, done, ready, thread, broke
 const (
 	lineSize     = 64
 	timesOffset  = lineSize
@@ -114,13 +116,13 @@ func newControl(mem []byte) *control {
 }
 
 func (c *control) line(i int) []atomic.Uint64 {
-	return linux.Uint64sAt(c.mem, actorsOffset+lineSize*i, 4)
+	return linux.Uint64sAt(c.mem, actorsOffset+lineSize*i, 5)
 }
 
 // progress returns what an actor tells while it runs.
 func (c *control) progress(i int) eventloop.Progress {
 	line := c.line(i)
-	return eventloop.Progress{Count: &line[0], Done: &line[1]}
+	return eventloop.Progress{Count: &line[0], Done: &line[1], Broke: &line[4]}
 }
 
 // ready is not 0 once an actor waits for its first window.
@@ -168,7 +170,7 @@ func (p *Plan) open(mem []byte, create bool) []*channel.Channel {
 // usable, such as an isolated one. It returns an error that names a line of the
 // scenario where this machine has no room for it.
 func newPlan(s *scenarios.Scenario, o Options, cpus []int, usable func(cpu int) bool) (*Plan, error) {
-	p := &Plan{Scenario: s, Options: o, Lock: !o.NoRT, CPUs: cpus}
+	p := &Plan{Scenario: s, Options: o, Lock: !o.NoRT, Break: o.Break, CPUs: cpus}
 	for phase := range s.Phases {
 		p.Windows = append(p.Windows, window{phase, preparing})
 		if o.Warmup > 0 {
@@ -353,6 +355,15 @@ func (p *Plan) subscriberConfig(a *actorPlan) (eventloop.SubscriberConfig, error
 	sub := &p.Scenario.Subscribers[a.Entry]
 	c := eventloop.SubscriberConfig{
 		Wait: waits[sub.Wait], Combined: sub.Submit == "combined", Mask: a.Mask, Work: int64(sub.Work), Late: int64(p.Scenario.Late), Active: a.Active,
+	}
+	if p.Break > 0 {
+		for _, w := range p.Windows {
+			limit := int64(0)
+			if w.Kind == measuring {
+				limit = int64(p.Break)
+			}
+			c.Break = append(c.Break, limit)
+		}
 	}
 	for _, name := range sub.RingFlags {
 		f, ok := uring.ParseSetupFlag(name)

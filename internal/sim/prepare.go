@@ -24,6 +24,8 @@ type Options struct {
 	CPUs     []int // dealt to real-time actors without cpus
 	NoRT     bool  // everything under SCHED_OTHER
 	Observe  observe.Mode
+	Break    time.Duration // a re-arm or delivery latency above which the trace is stopped, and the run
+	Mark     bool          // write phases into the trace
 	// Progress is told how much of the whole is done, now and then; it may be nil.
 	Progress func(done, all time.Duration, doing string)
 }
@@ -57,6 +59,9 @@ func (o Options) list() (l []string) {
 	if o.NoRT {
 		l = append(l, "--no-rt")
 	}
+	if o.Break > 0 {
+		l = append(l, fmt.Sprintf("--breaktrace=%d", o.Break.Microseconds()))
+	}
 	if o.Observe != "" && o.Observe != observe.IfPossible {
 		l = append(l, "--observe="+string(o.Observe))
 	}
@@ -88,6 +93,13 @@ func Prepare(s *scenarios.Scenario, o Options) (*Plan, error) {
 	}
 	if err := p.possible(); err != nil {
 		return nil, err
+	}
+	if o.Break > 0 || o.Mark {
+		t, err := linux.OpenTracing()
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", machine.ErrCannot, err)
+		}
+		t.Close()
 	}
 	if p.mode() != result.ObservedNot {
 		if observer, err := observe.Start(nil); err != nil {

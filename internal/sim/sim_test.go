@@ -288,6 +288,18 @@ func TestObserved(t *testing.T) {
 			if all := o == observe.All; all != (k.Arms == g.Arms) || all != (k.Rearm == nil) || all != (k.Messages == g.Handled) {
 				t.Errorf("observed %s: %d arms of %d, %d messages of %d", o, k.Arms, g.Arms, k.Messages, g.Handled)
 			}
+			var over [2]int64
+			stretches := 0
+			for _, s := range g.OverTime {
+				over[0] += s.Arms
+				over[1] += s.EAGAIN
+				if s.Arms > 0 {
+					stretches++
+				}
+			}
+			if over[0] != g.Arms || over[1] != g.EAGAIN || stretches < 12 || stretches > 16 { // one every 100 ms
+				t.Errorf("over time %v in %d stretches, %d arms and %d failed", over, stretches, g.Arms, g.EAGAIN)
+			}
 			if k.Failure.Count() != k.EAGAIN || k.Behind.Total()+k.BehindUnknown != k.EAGAIN || len(k.Threads) != 2 || k.Threads[0].Arms+k.Threads[1].Arms != k.Arms {
 				t.Errorf("%d failures, behind %v, %d unknown, threads %+v of %d", k.Failure.Count(), k.Behind, k.BehindUnknown, k.Threads, k.EAGAIN)
 			}
@@ -301,6 +313,50 @@ func TestObserved(t *testing.T) {
 				t.Errorf("%d kmallocs, %d at %v", k.Kmalloc, kmallocs, k.Sites)
 			}
 		})
+	}
+}
+
+// TestBreakTrace: a latency above the limit stops the trace, leaves a marker and ends the
+// run, which says where; phases are marked.
+func TestBreakTrace(t *testing.T) {
+	const dir = "/sys/kernel/tracing/"
+	before, err := os.ReadFile(dir + "tracing_on")
+	if err != nil {
+		t.Skipf("no tracing here (mount -t tracefs nodev /sys/kernel/tracing): %v", err)
+	}
+	defer os.WriteFile(dir+"tracing_on", before, 0o644)
+	for file, value := range map[string]string{"trace": "", "tracing_on": "1"} {
+		if err := os.WriteFile(dir+file, []byte(value), 0o644); err != nil {
+			t.Skip(err)
+		}
+	}
+	on := func() string {
+		data, err := os.ReadFile(dir + "tracing_on")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimSpace(string(data))
+	}
+	pass(t, simulate(t, pair("", ""), Options{Break: 10 * time.Second, Mark: true}))
+	if on() != "1" {
+		t.Error("the trace is stopped, and no latency was above 10 s")
+	}
+	r := simulate(t, pair("", ""), Options{Break: time.Nanosecond, Mark: true, Warmup: 100 * time.Millisecond})
+	if !strings.Contains(r.Broken, `breaktrace: a latency of `) || !strings.Contains(r.Broken, `group "rt", all, exceeded 1ns`) || on() != "0" {
+		t.Errorf("broken: %q, tracing on: %s", r.Broken, on())
+	}
+	trace, err := os.ReadFile(dir + "trace")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"aossim: all begins", "aossim: all, warming up begins", "aossim: the run ends"} {
+		if !strings.Contains(string(trace), want) {
+			t.Errorf("no %q in the trace", want)
+		}
+	}
+	lines := strings.Split(strings.TrimSpace(string(trace)), "\n")
+	if last := lines[len(lines)-1]; !strings.Contains(last, "ns, above 1 ns") {
+		t.Errorf("the last line of the trace: %s", last)
 	}
 }
 

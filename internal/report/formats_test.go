@@ -1,0 +1,277 @@
+package report
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	hdr "github.com/HdrHistogram/hdrhistogram-go"
+
+	"aossim/internal/compare"
+	"aossim/internal/result"
+)
+
+// microFixture is a result of micro-benchmarks.
+func microFixture(factor float64) *result.Result {
+	r := &result.Result{Schema: result.Schema, Started: "2026-11-30T12:00:00Z", Scenario: result.Scenario{Name: "scalar-shared", SHA256: "def"},
+		Environment: result.Environment{KernelRelease: "7.0", Machine: "x86_64", CPU: "Zen", CPUs: "0-1"}, Observer: result.Observer{Missing: "no BTF"}}
+	m := result.Micro{Name: "one by one", Workload: "eagain", Unit: "ns/wait", Operations: 1000,
+		Kernel:  &result.Kernel{Arms: 1000, EAGAIN: 1000, Kmalloc: 1000, Kfree: 999, Sites: []result.KernelSite{{Operation: "kmalloc", Function: "f+0x1", Size: 144, Room: 192, Count: 1000}}},
+		Figures: []result.Figure{{Name: "waits/s"}}, Latencies: []result.Latency{{Name: "matched wait", Histogram: result.NewHistogram(result.Highest)}},
+		Checks: []result.Check{{Name: "results", Pass: true, Detail: "none"}, {Name: "cpu", Detail: "it moved # away"}}}
+	for i := range 10 {
+		m.Rounds = append(m.Rounds, factor*(100+float64(i%4)))
+		m.Figures[0].Rounds = append(m.Figures[0].Rounds, float64(i))
+		m.Latencies[0].Histogram.RecordMany(1000, 50)
+	}
+	m.Spread, m.WithoutFirst = result.SpreadOf(m.Rounds), result.SpreadOf(m.Rounds[1:])
+	r.Runs = []result.Run{{Micro: []result.Micro{m}}}
+	return r
+}
+
+func TestMicroText(t *testing.T) {
+	var b bytes.Buffer
+	if err := Text(&b, microFixture(1)); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "micro.txt", b.Bytes())
+}
+
+func TestComparison(t *testing.T) {
+	c, err := compare.Compare([]*result.Result{microFixture(1)}, []*result.Result{microFixture(1.3)}, []*result.Result{microFixture(1.01)}, compare.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text, markdown bytes.Buffer
+	if err := Comparison(&text, c); err != nil {
+		t.Fatal(err)
+	}
+	if err := ComparisonMarkdown(&markdown, c); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "comparison.txt", text.Bytes())
+	golden(t, "comparison.md", markdown.Bytes())
+}
+
+// TestHGRM: each file has the format's header and footer, and its percentiles are the
+// histogram's.
+func TestHGRM(t *testing.T) {
+	dir := t.TempDir()
+	r := fixture(2)
+	if err := HGRM(dir, r); err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*.hgrm"))
+	if err != nil || len(files) != 8 {
+		t.Fatalf("%d files: %v", len(files), err)
+	}
+	data, err := os.ReadFile(filepath.Join(dir, "fixture-run2-alone-real-time-rearm.hgrm"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(data)
+	for _, want := range []string{" Value\tPercentile\tTotalCount\t1/(1-Percentile)", "#[Mean ", "#[Max ", "#[Buckets "} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in %s", want, text)
+		}
+	}
+	half := regexp.MustCompile(`(?m)^\s*([0-9.]+)\s+0\.500000\s`).FindStringSubmatch(text)
+	want, _ := r.Runs[1].Phases[0].Groups[0].Histograms.Rearm.Percentile(50)
+	if half == nil {
+		t.Fatalf("no median in %s", text)
+	}
+	if got, _ := strconv.ParseFloat(half[1], 64); got < float64(want)/1000*0.998 || got > float64(want)/1000*1.002 {
+		t.Errorf("median %g us, want %d ns", got, want)
+	}
+}
+
+// TestHLog: what is written reads back, distribution by distribution.
+func TestHLog(t *testing.T) {
+	dir := t.TempDir()
+	r := fixture(2)
+	r.Started = "2026-11-30T12:00:00Z"
+	if err := HLog(dir, r); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(filepath.Join(dir, "fixture.hlog"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	head, err := io.ReadAll(io.LimitReader(f, 300))
+	if err != nil || !strings.HasPrefix(string(head), "#[Histogram log format version 1.3]\n") || !strings.Contains(string(head), "#[StartTime: ") {
+		t.Fatalf("header %q, %v", head, err)
+	}
+	if _, err := f.Seek(0, 0); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]*result.Histogram{}
+	if err := distributions(r, func(run int, phase, group, quantity string, h *result.Histogram) error {
+		want[fmt.Sprintf("run%d/%s/%s/%s", run+1, word(phase), word(group), word(quantity))] = h
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for log := hdr.NewHistogramLogReader(f); ; n++ {
+		h, err := log.NextIntervalHistogram()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h == nil {
+			break
+		}
+		if w := want[h.Tag()]; w == nil || w.Count() != h.TotalCount() || w.Max() != h.Max() {
+			t.Errorf("%s: %d values up to %d; want %+v", h.Tag(), h.TotalCount(), h.Max(), w)
+		}
+	}
+	if n != len(want) || n == 0 {
+		t.Errorf("%d distributions, want %d", n, len(want))
+	}
+}
+
+// TestGoBench: benchstat takes the lines for what they are.
+func TestGoBench(t *testing.T) {
+	dir := t.TempDir()
+	for name, r := range map[string]*result.Result{"old.txt": microFixture(1), "new.txt": microFixture(1.3)} {
+		if err := create(dir, name, func(w io.Writer) error { return GoBench(w, r) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var loops bytes.Buffer
+	if err := GoBench(&loops, fixture(2)); err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(loops.String(), "\nBenchmarkFixture/phase=alone/group=real-time 1 "); n != 2 {
+		t.Errorf("%d lines of two runs: %s", n, &loops)
+	}
+	out, err := exec.Command("go", "tool", "benchstat", filepath.Join(dir, "old.txt"), filepath.Join(dir, "new.txt")).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, want := range []string{"sec/wait", "point=one_by_one", "+30.00%", "p=0.000 n=10"} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("no %q in what benchstat says: %s", want, out)
+		}
+	}
+}
+
+// TestKTAP holds the output to Documentation/dev-tools/ktap.rst: version lines, plans,
+// numbers in order, two spaces a level, and results that agree with those below.
+func TestKTAP(t *testing.T) {
+	broken := fixture(1)
+	broken.Broken, broken.Observer.Missing = "it broke", "no\nBTF"
+	for name, r := range map[string]*result.Result{"runs": fixture(3), "micro": microFixture(1), "broken": broken, "nothing": {Broken: "x", Scenario: result.Scenario{Name: "n"}}} {
+		t.Run(name, func(t *testing.T) {
+			var b bytes.Buffer
+			if err := KTAP(&b, r); err != nil {
+				t.Fatal(err)
+			}
+			plan := map[int]int{}
+			count := map[int]int{}
+			failed := map[int]bool{}
+			version := map[int]bool{}
+			test := regexp.MustCompile(`^(not )?ok (\d+) [^#]+( # .*)?$`)
+			for _, line := range strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n") {
+				text := strings.TrimLeft(line, " ")
+				level := (len(line) - len(text)) / 2
+				switch {
+				case text == "KTAP version 1":
+					version[level], plan[level], count[level], failed[level] = true, -1, 0, false
+				case strings.HasPrefix(text, "1.."):
+					plan[level], _ = strconv.Atoi(text[3:])
+				case strings.HasPrefix(text, "# "):
+				default:
+					m := test.FindStringSubmatch(text)
+					if m == nil || !version[level] || plan[level] < 0 {
+						t.Fatalf("line %q", line)
+					}
+					count[level]++
+					if m[2] != strconv.Itoa(count[level]) {
+						t.Errorf("%q is the %d. test", line, count[level])
+					}
+					failed[level] = failed[level] || m[1] != ""
+					if level == 0 && plan[1] > 0 {
+						if count[1] != plan[1] || failed[1] != (m[1] != "") {
+							t.Errorf("%q after %d of %d tests below, failed: %t", line, count[1], plan[1], failed[1])
+						}
+						version[1] = false
+					}
+				}
+			}
+			if count[0] != plan[0] || plan[0] == 0 {
+				t.Errorf("%d tests, planned %d", count[0], plan[0])
+			}
+			if r.Observer.Missing != "" && !strings.Contains(b.String(), "# SKIP no") {
+				t.Errorf("what is missing is not skipped: %s", &b)
+			}
+		})
+	}
+}
+
+// TestHTML opens the page in a real browser: it says nothing on its console, loads
+// nothing from elsewhere and shows everything, in the light and in the dark.
+func TestHTML(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "page.html")
+	var b bytes.Buffer
+	if err := HTML(&b, fixture(2), microFixture(1)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, b.Bytes(), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	outside := regexp.MustCompile(`(?i)(src|href)\s*=\s*["'](?:https?:)?//|url\(|@import|<script|<link[^>]+href="[^d]`)
+	if m := outside.FindString(b.String()); m != "" {
+		t.Errorf("the page asks for something outside: %s", m)
+	}
+	for _, want := range []string{"fixture on Linux 7.0-rt", "scalar-shared on Linux 7.0", "prefers-color-scheme: dark", `name="viewport"`, "Re-arm latency by percentile",
+		"-EAGAIN rate over time", "How far behind", "one by one, round by round", "aria-label=", "FAILED", "Checks", "Environment", "kmalloc per failed arm"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in the page", want)
+		}
+	}
+	if plots, texts := strings.Count(b.String(), "<svg"), strings.Count(b.String(), "<figcaption>"); plots == 0 || plots != texts {
+		t.Errorf("%d plots, %d texts", plots, texts)
+	}
+	browser, err := exec.LookPath("chromium")
+	if err != nil {
+		t.Skip("chromium is not installed (apt-get install chromium)")
+	}
+	for _, mode := range []string{"light", "dark"} {
+		picture := filepath.Join(dir, mode+".png")
+		args := []string{"--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--user-data-dir=" + filepath.Join(dir, mode), "--enable-logging=stderr", "--log-level=0",
+			"--proxy-server=127.0.0.1:9", "--window-size=420,2400", "--screenshot=" + picture}
+		if mode == "dark" {
+			args = append(args, "--blink-settings=preferredColorScheme=0")
+		}
+		c := exec.Command(browser, append(args, "file://"+path)...)
+		timer := time.AfterFunc(2*time.Minute, func() { c.Process.Kill() })
+		out, err := c.CombinedOutput()
+		timer.Stop()
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		for _, line := range strings.Split(string(out), "\n") {
+			if strings.Contains(line, "CONSOLE") {
+				t.Errorf("%s: the page's console: %s", mode, line)
+			}
+		}
+		if info, err := os.Stat(picture); err != nil || info.Size() < 30_000 {
+			t.Errorf("%s: an empty picture: %v", mode, err)
+		}
+	}
+	light, _ := os.ReadFile(filepath.Join(dir, "light.png"))
+	dark, _ := os.ReadFile(filepath.Join(dir, "dark.png"))
+	if bytes.Equal(light, dark) {
+		t.Error("the page looks the same in the dark")
+	}
+}
