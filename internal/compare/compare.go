@@ -226,12 +226,14 @@ func judge(m Metric, a, b, a2 *sample, gate float64) Judged {
 	}
 	j.Change = ratio(j.After.Median-mid, mid)
 	j.ChangeWithoutFirst = ratio(median(b.without())-dropped, dropped)
-	best := slices.Min[[]float64]
-	if m.Higher {
-		best = slices.Max[[]float64]
-	}
-	j.Best = ratio(best(b.values)-best(pooled), best(pooled))
 	n, k := len(pooled), len(b.values)
+	if n > 0 && k > 0 {
+		best := slices.Min[[]float64]
+		if m.Higher {
+			best = slices.Max[[]float64]
+		}
+		j.Best = ratio(best(b.values)-best(pooled), best(pooled))
+	}
 	// What is counted over very many arms in few units is judged as a count: the kernel
 	// does the same for each.
 	events, count := a.events, a.count

@@ -2,6 +2,7 @@ package report
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -214,6 +215,83 @@ func TestKTAP(t *testing.T) {
 				t.Errorf("what is missing is not skipped: %s", &b)
 			}
 		})
+	}
+}
+
+// shows writes a result in every way there is.
+func shows(t *testing.T, r *result.Result) {
+	t.Helper()
+	for _, err := range []error{
+		Text(io.Discard, r), Summary(io.Discard, r), KTAP(io.Discard, r), GoBench(io.Discard, r), HGRM(t.TempDir(), r), HTML(io.Discard, r, r),
+	} {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	_ = HLog(t.TempDir(), r) // refuses what has no start
+	if c, err := compare.Compare([]*result.Result{r}, []*result.Result{r}, []*result.Result{r}, compare.Options{}); err == nil {
+		if err := Comparison(io.Discard, c); err != nil {
+			t.Error(err)
+		}
+		_ = ComparisonMarkdown(io.Discard, c)
+	}
+	if n, err := compare.CompareNull([]*result.Result{r}, compare.Options{}); err == nil {
+		_ = Null(io.Discard, "x", n)
+	}
+}
+
+// TestDamaged: a file in which any one value is another one, of any kind, is refused or
+// shown, and nothing panics.
+func TestDamaged(t *testing.T) {
+	for _, r := range []*result.Result{fixture(1), microFixture(1)} {
+		var b bytes.Buffer
+		if err := r.Encode(&b); err != nil {
+			t.Fatal(err)
+		}
+		var tree any
+		if err := json.Unmarshal(b.Bytes(), &tree); err != nil {
+			t.Fatal(err)
+		}
+		tried := 0
+		try := func() {
+			data, err := json.Marshal(tree)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r, err := result.Decode("r", data); err == nil {
+				tried++
+				shows(t, r)
+			}
+		}
+		damage := []any{nil, -1.0, "", []any{}, map[string]any{}}
+		var walk func(v any)
+		walk = func(v any) {
+			switch v := v.(type) {
+			case map[string]any:
+				for key, was := range v {
+					if key == "eagain_over_time" || key == "environment" {
+						continue
+					}
+					for _, d := range damage {
+						v[key] = d
+						try()
+					}
+					v[key] = was
+					walk(was)
+				}
+			case []any:
+				for i, was := range v {
+					v[i] = nil
+					try()
+					v[i] = was
+					walk(was)
+				}
+			}
+		}
+		walk(tree)
+		if tried < 50 {
+			t.Errorf("only %d damaged files were taken", tried)
+		}
 	}
 }
 

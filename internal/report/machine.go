@@ -173,7 +173,9 @@ func GoBench(w io.Writer, r *result.Result) error {
 			for i, v := range m.Rounds {
 				fmt.Fprintf(b, "Benchmark%s/point=%s %d %.6f %s", title(r.Scenario.Name), word(m.Name), m.Operations, v, m.Unit)
 				for _, f := range m.Figures {
-					fmt.Fprintf(b, " %.6g %s", f.Rounds[i], word(f.Name))
+					if i < len(f.Rounds) {
+						fmt.Fprintf(b, " %.6g %s", f.Rounds[i], word(f.Name))
+					}
 				}
 				if k := m.Kernel; k != nil && k.Arms > 0 {
 					fmt.Fprintf(b, " %.6g kmalloc/wait", float64(k.Kmalloc)/float64(k.Arms))

@@ -67,7 +67,7 @@ func (h *Histogram) RecordMany(v, n int64) {
 
 // Merge adds what from counted. from may be nil.
 func (h *Histogram) Merge(from *Histogram) {
-	if from == nil {
+	if from == nil || h == nil {
 		return
 	}
 	h.Overflow += from.Overflow + h.hdr.Merge(from.hdr)
@@ -77,15 +77,29 @@ func (h *Histogram) Merge(from *Histogram) {
 // HDR returns a copy of the histogram for programs that take one of HdrHistogram's.
 func (h *Histogram) HDR() *hdr.Histogram { return hdr.Import(h.hdr.Export()) }
 
-// Count returns how many values the histogram holds, overflow not among them.
-func (h *Histogram) Count() int64 { return h.hdr.TotalCount() }
+// Count returns how many values the histogram holds, overflow not among them. Like the
+// other methods that read, it takes nil for an empty histogram: a file may lack one.
+func (h *Histogram) Count() int64 {
+	if h == nil {
+		return 0
+	}
+	return h.hdr.TotalCount()
+}
 
 // Max returns the largest value, to the histogram's precision.
-func (h *Histogram) Max() int64 { return h.hdr.Max() }
+func (h *Histogram) Max() int64 {
+	if h == nil {
+		return 0
+	}
+	return h.hdr.Max()
+}
 
 // CountAbove returns how many values lie above v, to the histogram's precision, overflow
 // among them.
 func (h *Histogram) CountAbove(v int64) int64 {
+	if h == nil {
+		return 0
+	}
 	n := h.Overflow
 	for _, bar := range h.hdr.Distribution() {
 		if bar.From > v {
@@ -103,6 +117,9 @@ const Beyond = 10
 // where fewer than Beyond values lie above it, so that it rests on chance, or where
 // it lies among the overflown.
 func (h *Histogram) Percentile(percent float64) (v int64, ok bool) {
+	if h == nil {
+		return 0, false
+	}
 	all := h.Count() + h.Overflow
 	rank := percent / 100 * float64(all)
 	if float64(all)-rank < Beyond-1e-6 || rank > float64(h.Count()) {
