@@ -26,6 +26,7 @@ import (
 	"aossim/internal/report"
 	"aossim/internal/result"
 	"aossim/internal/sim"
+	"aossim/internal/vm"
 	"aossim/scenarios"
 )
 
@@ -42,6 +43,7 @@ type commands struct {
 	Check   checkCommand   `cmd:"" help:"Say whether this machine is fit to measure on, and how its kernel behaves."`
 	Compare compareCommand `cmd:"" help:"Compare results from before and after a change, and before again."`
 	List    listCommand    `cmd:"" help:"List the built-in scenarios."`
+	VM      vmCommand      `cmd:"" name:"vm" help:"Boot kernels under QEMU and run scenarios there, a fresh boot each."`
 	Report  reportCommand  `cmd:"" help:"Show a result file as text."`
 }
 
@@ -106,6 +108,9 @@ type environment struct {
 }
 
 func main() {
+	if vm.IsGuest() {
+		vm.GuestMain()
+	}
 	if len(os.Args) == 2 {
 		switch os.Args[1] {
 		case sim.ActorCommand:
@@ -163,7 +168,7 @@ func parse(parser *kong.Kong, args []string) (ctx *kong.Context, err error) {
 func code(err error) int {
 	var bad *scenarios.Error
 	switch {
-	case errors.As(err, &bad), errors.Is(err, machine.ErrUsage), errors.Is(err, errFile):
+	case errors.As(err, &bad), errors.Is(err, machine.ErrUsage), errors.Is(err, vm.ErrUsage), errors.Is(err, errFile):
 		return exitUsage
 	case errors.Is(err, machine.ErrCannot):
 		return exitSkipped

@@ -26,7 +26,7 @@ import (
 
 // Options change a scenario from the command line; zero values leave it as it is.
 type Options struct {
-	Rounds, Cycles int
+	Rounds, Cycles int // there are no more rounds to warm up than measured ones then
 	RingFlags      []string
 	Runs           int
 	Priority       int   // of policies fifo and rr
@@ -63,6 +63,7 @@ func Prepare(s *scenarios.Scenario, o Options) (*Plan, error) {
 	p := &Plan{Options: o, scenario: s}
 	if o.Rounds != 0 {
 		m.Rounds = o.Rounds
+		m.WarmupRounds = min(m.WarmupRounds, o.Rounds)
 		p.options = append(p.options, fmt.Sprintf("--rounds=%d", o.Rounds))
 	}
 	rings := false

@@ -1,0 +1,112 @@
+package vm
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+
+	"aossim/internal/linux"
+)
+
+// orders is what the guest is to do: one command after the other, each the arguments of
+// this program. What is OUTPUT among them is a file that the host wants.
+type orders struct {
+	Commands [][]string
+}
+
+// output stands for a file in a command of orders.
+const output = "OUTPUT"
+
+// portName is the name of the virtio-serial port.
+const portName = "aossim"
+
+// IsGuest says whether this process is the init of a guest that Boot made.
+func IsGuest() bool {
+	if os.Getpid() != 1 {
+		return false
+	}
+	_, err := os.Stat("/" + guestOrders)
+	return err == nil
+}
+
+// GuestMain is the init of a guest: it does what it was ordered, tells the host, and
+// powers the guest off, whatever happens. It does not return.
+func GuestMain() {
+	defer linux.PowerOff()
+	defer func() {
+		if v := recover(); v != nil {
+			fmt.Fprintf(os.Stderr, "aossim: init panicked: %v\n%s\n", v, debug.Stack())
+		}
+	}()
+	if err := guest(); err != nil {
+		fmt.Fprintf(os.Stderr, "aossim: init: %s\n", err)
+	}
+}
+
+func guest() error {
+	for _, m := range [][2]string{{"proc", "/proc"}, {"sysfs", "/sys"}, {"devtmpfs", "/dev"}, {"tmpfs", "/tmp"}, {"tmpfs", "/run"}, {"tracefs", "/sys/kernel/tracing"}} {
+		// A kernel may lack one, and have another mounted.
+		if err := linux.Mount(m[0], m[1]); err != nil {
+			fmt.Fprintf(os.Stderr, "aossim: init: %s\n", err)
+		}
+	}
+	data, err := os.ReadFile("/" + guestOrders)
+	if err != nil {
+		return err
+	}
+	var o orders
+	if err := json.Unmarshal(data, &o); err != nil {
+		return err
+	}
+	if err := linux.LoopbackUp(); err != nil {
+		fmt.Fprintf(os.Stderr, "aossim: init: %s; net loads will fail\n", err)
+	}
+	port, times := openPort()
+	number := 0
+	tell := func(m message) error {
+		number++
+		return send(port, number-1, times, m)
+	}
+	for i, command := range o.Commands {
+		file := filepath.Join("/tmp", fmt.Sprintf("output-%d", i))
+		args := make([]string, len(command))
+		for j, a := range command {
+			args[j] = strings.ReplaceAll(a, output, file)
+		}
+		code, err := linux.RunAsInit("/init", args, file+".out")
+		if err != nil {
+			return err
+		}
+		out, err := os.ReadFile(file)
+		if err != nil { // a command that writes to its standard output
+			out, _ = os.ReadFile(file + ".out")
+		}
+		if len(out) > 0 {
+			if err := tell(message{Command: i, Kind: kindOutput, Data: out}); err != nil {
+				return err
+			}
+		}
+		if err := tell(message{Command: i, Kind: kindExit, Exit: code}); err != nil {
+			return err
+		}
+	}
+	return tell(message{Kind: kindDone})
+}
+
+// openPort opens the virtio-serial port, or the console where there is none, and says
+// how often to send everything.
+func openPort() (io.Writer, int) {
+	ports, _ := filepath.Glob("/sys/class/virtio-ports/*/name")
+	for _, p := range ports {
+		if name, err := os.ReadFile(p); err == nil && strings.TrimSpace(string(name)) == portName {
+			if f, err := os.OpenFile("/dev/"+filepath.Base(filepath.Dir(p)), os.O_WRONLY, 0); err == nil {
+				return f, 1
+			}
+		}
+	}
+	return os.Stdout, 2
+}

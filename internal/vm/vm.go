@@ -1,0 +1,276 @@
+// Package vm boots kernels under QEMU with this program as init, and brings back what its
+// commands wrote there.
+//
+// Errors wrap ErrUsage where a file is no kernel, machine.ErrCannot where QEMU is missing
+// or the guest cannot run the commands, and say the last lines of the guest's console where
+// it did not come to its end.
+package vm
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+
+	"aossim/internal/linux"
+	"aossim/internal/machine"
+)
+
+// Options say what machine is emulated.
+type Options struct {
+	QEMU    string        // the program; "" is that of the kernel's architecture
+	CPUs    int           // of the guest
+	Memory  string        // as QEMU's -m takes it
+	Cmdline string        // added to the kernel's
+	Timeout time.Duration // of a boot, to its end
+}
+
+// Output is what one command did in the guest: its exit code, and what it wrote.
+type Output struct {
+	Exit int
+	Data []byte
+}
+
+// Boot is what came of one boot.
+type Boot struct {
+	Kernel   string // as it was named
+	Emulated bool   // not by KVM
+	Console  string
+	Outputs  []Output // of the commands, as far as it came
+	Took     time.Duration
+}
+
+// Machine boots kernels.
+type Machine struct {
+	Options
+	dir     string
+	kernels map[string]*kernel
+	kvm     bool
+}
+
+// New finds out whether the kernels can be booted: nothing has started when it fails.
+// Close removes what it unpacked.
+func New(o Options, kernels []string) (m *Machine, err error) {
+	m = &Machine{Options: o, kernels: map[string]*kernel{}}
+	if m.dir, err = os.MkdirTemp("", "aossim-vm-"); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			m.Close()
+		}
+	}()
+	for _, name := range kernels {
+		k, err := openKernel(name, m.dir)
+		if err != nil {
+			return nil, err
+		}
+		if k.arch != runtime.GOARCH {
+			return nil, fmt.Errorf("%w: %s is for %s and this program, which is to run on it, for %s; use a build for %s", ErrUsage, name, k.arch, runtime.GOARCH, k.arch)
+		}
+		m.kernels[name] = k
+	}
+	if m.QEMU == "" {
+		m.QEMU = map[string]string{"amd64": "qemu-system-x86_64", "arm64": "qemu-system-aarch64"}[runtime.GOARCH]
+	}
+	if m.QEMU, err = exec.LookPath(m.QEMU); err != nil {
+		return nil, fmt.Errorf("%w: %w; apt-get install qemu-system-x86 (or qemu-system-arm), or name it with --qemu", machine.ErrCannot, err)
+	}
+	m.kvm = m.kvmWorks()
+	return m, nil
+}
+
+// kvmWorks finds out by starting a guest that is stopped at once: a /dev/kvm that can be
+// opened may still not run one, as within another guest.
+func (m *Machine) kvmWorks() bool {
+	f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0)
+	if err != nil {
+		return false
+	}
+	f.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, m.QEMU, append(m.board(runtime.GOARCH), "-accel", "kvm", "-cpu", "host", "-nodefaults", "-nographic", "-S", "-monitor", "stdio")...)
+	cmd.Stdin = strings.NewReader("quit\n")
+	return cmd.Run() == nil
+}
+
+// board is the machine that QEMU has for an architecture.
+func (m *Machine) board(arch string) []string {
+	if arch == "arm64" {
+		return []string{"-M", "virt"}
+	}
+	return []string{"-M", "q35"}
+}
+
+// Close removes what was unpacked.
+func (m *Machine) Close() { os.RemoveAll(m.dir) }
+
+// Emulated says whether guests run without KVM.
+func (m *Machine) Emulated() bool { return !m.kvm }
+
+// arguments are QEMU's for one boot. What the guest sends goes to the file port.
+func (m *Machine) arguments(k *kernel, initrd, port string) []string {
+	cmdline := []string{"panic=-1", "quiet", m.Cmdline}
+	args := append(m.board(k.arch), "-nographic", "-nodefaults", "-no-reboot", "-smp", fmt.Sprint(m.CPUs), "-m", m.Memory, "-serial", "stdio",
+		"-chardev", "file,id=port,path="+port, "-device", "virtio-serial-pci", "-device", "virtserialport,chardev=port,name="+portName,
+		"-kernel", k.path, "-initrd", initrd)
+	if k.arch == "arm64" {
+		cmdline = append(cmdline, "console=ttyAMA0")
+	} else {
+		cmdline = append(cmdline, "console=ttyS0")
+	}
+	if m.kvm {
+		args = append(args, "-accel", "kvm", "-cpu", "host")
+	} else {
+		args, cmdline = append(args, "-accel", "tcg,thread=multi", "-cpu", "max"), append(cmdline, machine.EmulatedArgument)
+	}
+	return append(args, "-append", strings.Join(cmdline, " "))
+}
+
+// Run boots a kernel that New was given, has the guest run commands, each the arguments of
+// this program, and returns when it is off. In a command OUTPUT stands for a file that is
+// brought back; where none was written, its standard output is. files lie in the guest below
+// FILES. A Boot is returned with an error, too, as far as it came.
+func (m *Machine) Run(ctx context.Context, name string, commands [][]string, files map[string][]byte) (*Boot, error) {
+	k, b := m.kernels[name], &Boot{Kernel: name, Emulated: !m.kvm}
+	all := map[string][]byte{}
+	for n, data := range files {
+		all[n] = data
+	}
+	for _, c := range commands {
+		for i, a := range c {
+			c[i] = strings.ReplaceAll(a, Files, "/"+guestFiles)
+		}
+	}
+	encoded, err := json.Marshal(orders{commands})
+	if err != nil {
+		return b, err
+	}
+	all[filepath.Base(guestOrders)] = encoded
+	initrd, port := filepath.Join(m.dir, "initramfs"), filepath.Join(m.dir, "port")
+	if err := initramfs(initrd, all); err != nil {
+		return b, fmt.Errorf("making the initramfs: %w", err)
+	}
+	os.Remove(port)
+	// QEMU is tied to the thread that starts it.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	start := time.Now()
+	var console recorder
+	cmd := exec.Command(m.QEMU, m.arguments(k, initrd, port)...)
+	cmd.Stdout, cmd.Stderr = &console, &console
+	cmd.WaitDelay = time.Second
+	linux.TieToParent(cmd, false)
+	if err := cmd.Start(); err != nil {
+		return b, fmt.Errorf("%w: %w", machine.ErrCannot, err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	timeout := time.NewTimer(m.Timeout)
+	defer timeout.Stop()
+	var failed error
+	select {
+	case err := <-ended:
+		if err != nil {
+			failed = fmt.Errorf("QEMU: %w", err)
+		}
+	case <-timeout.C:
+		failed = fmt.Errorf("it was not done within %s (--timeout)", m.Timeout)
+	case <-ctx.Done():
+		failed = ctx.Err()
+	}
+	linux.KillGroup(cmd)
+	if failed != nil && cmd.ProcessState == nil {
+		<-ended
+	}
+	b.Took = time.Since(start)
+	b.Console = console.text()
+	sent, err := os.ReadFile(port)
+	if err != nil || len(bytes.TrimSpace(sent)) == 0 {
+		sent = []byte(b.Console)
+	}
+	messages, _, err := receive(bytes.NewReader(sent))
+	done := false
+	for _, msg := range messages {
+		for msg.Command >= len(b.Outputs) {
+			b.Outputs = append(b.Outputs, Output{Exit: -1})
+		}
+		switch msg.Kind {
+		case kindOutput:
+			b.Outputs[msg.Command].Data = msg.Data
+		case kindExit:
+			b.Outputs[msg.Command].Exit = msg.Exit
+		case kindDone:
+			done = true
+		}
+	}
+	b.Console = withoutFrames(b.Console)
+	switch {
+	case ctx.Err() != nil:
+		return b, ctx.Err()
+	case done:
+		return b, nil // and if it did not manage to power itself off
+	case failed == nil && err != nil:
+		failed = err
+	case failed == nil:
+		failed = errors.New("it went off before it was done")
+	}
+	return b, fmt.Errorf("the guest on %s: %w; the last lines of its console: %s", name, failed, b.last())
+}
+
+// Files stands for the directory in the guest where the host's files are.
+const Files = "FILES/"
+
+// last returns the last lines of the console, in one.
+func (b *Boot) last() string {
+	lines := strings.Split(strings.TrimSpace(b.Console), "\n")
+	const most = 12
+	if lines = lines[max(0, len(lines)-most):]; strings.TrimSpace(strings.Join(lines, "")) == "" {
+		return "(it said nothing; is there a console on the first serial port, and an initramfs in the kernel's configuration?)"
+	}
+	return strings.Join(lines, " / ")
+}
+
+// LastLines is what a guest said at the end, in one line.
+func (b *Boot) LastLines() string { return b.last() }
+
+// control are the escape sequences of terminals, which firmware writes.
+var control = regexp.MustCompile("\x1b(\\[[0-9;?]*[a-zA-Z]|c)|[\x00-\x08\x0b-\x1f]")
+
+// recorder keeps what a console said, up to a limit.
+type recorder struct {
+	mu   sync.Mutex
+	data bytes.Buffer
+}
+
+const maxConsole = 64 << 20
+
+func (r *recorder) Write(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.data.Len() < maxConsole {
+		r.data.Write(p)
+	}
+	return len(p), nil
+}
+
+func (r *recorder) text() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return control.ReplaceAllString(strings.ReplaceAll(r.data.String(), "\r\n", "\n"), "")
+}
+
+func withoutFrames(console string) string {
+	_, rest, _ := receive(strings.NewReader(console))
+	return strings.Join(rest, "\n") + "\n"
+}
