@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -20,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"aossim/internal/linux/linuxtest"
+	"aossim/internal/micro"
 	"aossim/internal/report"
 	"aossim/internal/result"
 	"aossim/internal/sim"
@@ -33,7 +35,9 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	if len(os.Args) == 2 && (os.Args[1] == sim.ActorCommand || os.Args[1] == sim.NopCommand) || os.Getenv(asProgram) != "" {
+	_, err := os.Stat("/aossim/orders.json") // this is a guest, and its init is this program
+	hidden := []string{sim.ActorCommand, sim.NopCommand, micro.ActorCommand}
+	if err == nil || len(os.Args) == 2 && slices.Contains(hidden, os.Args[1]) || os.Getenv(asProgram) != "" {
 		if errno, err := strconv.Atoi(os.Getenv(withSeccomp)); err == nil {
 			forbidRings(errno)
 		}
@@ -344,6 +348,88 @@ func TestCompare(t *testing.T) {
 	}
 }
 
+// testKernel is a kernel that tests boot; it should be a PREEMPT_RT one.
+const testKernel = "AOSSIM_TEST_KERNEL"
+
+// TestVM boots a real kernel: results come back by virtio-serial and by the console, a
+// check does, and guests that fail are said to.
+func TestVM(t *testing.T) {
+	kernel := os.Getenv(testKernel)
+	if kernel == "" {
+		t.Skip(testKernel + " names no kernel image to boot")
+	}
+	qemu, err := exec.LookPath("qemu-system-x86_64")
+	if err != nil {
+		t.Skip("qemu-system-x86_64 is not installed (apt-get install qemu-system-x86)")
+	}
+	small := write(t, "kind = \"micro\"\nrounds = 1\nspread = \"0s\"\n[[point]]\nworkload = \"eagain\"\nwaits = 2000\n")
+	loops := write(t, "[[channel]]\nname = \"/c\"\n[[publisher]]\ngroup = \"rt\"\nchannel = \"/c\"\nrate = \"500Hz\"\npolicy = \"fifo\"\npriority = 40\n"+
+		"[[subscriber]]\ngroup = \"rt\"\nchannels = [\"/c\"]\npolicy = \"fifo\"\npriority = 40\n")
+	// A QEMU without the port, so that the guest has to use its console.
+	noPort := filepath.Join(t.TempDir(), "qemu")
+	script := "#!/bin/bash\nargs=()\nwhile (($#)); do case $1 in -chardev|-device) shift;; *) args+=(\"$1\");; esac; shift; done\nexec " + qemu + " \"${args[@]}\"\n"
+	if err := os.WriteFile(noPort, []byte(script), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	boot := func(want int, args ...string) *program {
+		t.Helper()
+		p := command(t, append([]string{"vm", "--kernel", kernel, "-o", "out"}, args...)...)
+		if err := p.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if code := p.exit(t, 4*time.Minute); code != want {
+			t.Fatalf("%q: exit %d, want %d: %s", args, code, want, &p.stderr)
+		}
+		return p
+	}
+	p := boot(0, "-D", "1s", "--warmup", "200ms", small, loops)
+	files, err := filepath.Glob(filepath.Join(p.dir, "out", "*.json"))
+	logs, _ := filepath.Glob(filepath.Join(p.dir, "out", "*.log"))
+	if err != nil || len(files) != 2 || len(logs) != 1 {
+		t.Fatalf("results %q, logs %q, %v", files, logs, err)
+	}
+	ids := map[string]bool{}
+	for _, f := range files {
+		r := load(t, f)
+		e := r.Environment
+		ids[e.BootID] = true
+		if !strings.Contains(f, e.BootID[:8]) || len(r.Failed()) > 0 || r.Broken != "" {
+			t.Errorf("%s: boot id %s, failed %+v, broken %q", f, e.BootID, r.Failed(), r.Broken)
+		}
+		if !e.Realtime {
+			t.Logf("%s %s is no PREEMPT_RT kernel", e.KernelRelease, e.KernelVersion)
+		}
+		if e.Emulated != strings.Contains(p.stderr.String(), "emulated") {
+			t.Errorf("emulated: %t; %s", e.Emulated, &p.stderr)
+		}
+		if len(r.Runs[0].Micro) > 0 {
+			if k := r.Runs[0].Micro[0].Kernel; k == nil || k.Arms != 2000 {
+				t.Errorf("kernel part: %+v, observer %+v", k, r.Observer)
+			}
+		} else if r.Runs[0].Phases[0].Groups[0].Handled == 0 {
+			t.Error("no message was handled")
+		}
+	}
+	if len(ids) != 1 || len(ids) == 1 && ids[load(t, files[0]).Environment.BootID] == false {
+		t.Errorf("boot ids %v of one boot", ids)
+	}
+	if p := boot(0, "--qemu", noPort, small); !strings.Contains(p.stdout.String(), "ns/wait") {
+		t.Errorf("by the console: %s", &p.stdout)
+	}
+	if p := boot(0, "--check"); !strings.Contains(p.stdout.String(), "cache patch") || !strings.Contains(p.stdout.String(), "kmallocs per failed arm") {
+		t.Errorf("check: %s", &p.stdout)
+	}
+	if p := boot(1, "--cmdline", "rdinit=/no/such", small); !strings.Contains(p.stderr.String(), "console") {
+		t.Errorf("a guest without init: %s", &p.stderr)
+	}
+	if p := boot(1, "--timeout", "500ms", small); !strings.Contains(p.stderr.String(), "--timeout") {
+		t.Errorf("a guest that is too slow: %s", &p.stderr)
+	}
+	if p := boot(1, "--memory", "48M", small); !strings.Contains(p.stderr.String(), "console") {
+		t.Errorf("a guest without memory: %s", &p.stderr)
+	}
+}
+
 // TestNotObserved: without the right to observe, a run says what is missing and goes on,
 // and one that is told to observe does not begin.
 func TestNotObserved(t *testing.T) {
@@ -433,6 +519,8 @@ func TestUsage(t *testing.T) {
 		{}, {"--no-such-flag"}, {"no-such-scenario"}, {bad}, {"run"}, {"-r", "0", "pair"}, {"-p", "100", "pair"}, {"-p", "-1", "pair"},
 		{"-D", "-1s", "pair"}, {"-D", "1", "pair"}, {"--warmup", "-1s", "pair"}, {"-a", "x", "pair"}, {"-a", "1000", "pair"},
 		{"--observe=perhaps", "pair"}, {"-D", "1s", "scalar"}, {"--rounds", "3", "pair"}, {"--rounds", "-1", "scalar"}, {"--ring-flags", "x", "scalar"}, {"check", "-p", "0"}, {"check", "x"},
+		{"vm"}, {"vm", "pair"}, {"vm", "--kernel", "/dev/null", "pair"}, {"vm", "--kernel", "/no/such", "pair"}, {"vm", "--before", "x", "pair"}, {"vm", "--kernel", "x"},
+		{"vm", "--before", "x", "--after", "y", "--order", "ABC", "pair"}, {"vm", "--before", "x", "--after", "y", "--order", "AA", "pair"}, {"vm", "--kernel", "x", "--cpus", "0", "pair"},
 		{"-o", "x.json", "pair", "load"}, {"report"}, {"report", bad}, {"report", "/no/such.json"}, {"pair", bad}, {"/dev/null"},
 	} {
 		var stdout, stderr bytes.Buffer

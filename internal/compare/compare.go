@@ -29,7 +29,7 @@ const alpha = 0.05
 const DefaultGate = 0.05
 
 // countedLeast is how many events a count must be over to be judged as one.
-const countedLeast = 1000
+const countedLeast = 100
 
 // ErrDifferent is wrapped where results cannot be compared.
 var ErrDifferent = errors.New("these results cannot be compared")

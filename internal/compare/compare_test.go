@@ -160,9 +160,9 @@ func TestCounts(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	few, err := Compare(of(counted(100, 100)), of(counted(0, 100)), nil, Options{})
+	few, err := Compare(of(counted(50, 50)), of(counted(0, 50)), nil, Options{})
 	if err != nil || few.Metrics[1].Verdict != TooFew {
-		t.Errorf("100 arms: %+v, %v", few.Metrics[1], err)
+		t.Errorf("50 arms: %+v, %v", few.Metrics[1], err)
 	}
 }
 

@@ -34,14 +34,8 @@ type Metric struct {
 type sample struct {
 	values []float64
 	first  []bool // the unit is the first one of its file
-	// counted is true where every value is a count over at least countedLeast events.
+	// Of allocations: how many there were, over how many events.
 	events, count int64
-}
-
-// maximum is one side's largest value of a distribution.
-type maximum struct {
-	largest int64
-	above   int64 // values above the other side's largest
 }
 
 // extract returns the metrics of results in the order in which they occur, and each

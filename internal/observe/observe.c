@@ -146,6 +146,15 @@ static __always_inline struct thread *self(__u32 *slot)
 	SEC(section) int name##_3(__u64 *ctx) { return call; } \
 	SEC(section) int name##_4(__u64 *ctx) { return call; }
 
+// An argument that is a pointer to nothing in particular: verifiers of before Linux 6.13 or
+// so do not let a program read one of type const void * itself.
+static __always_inline __u64 argument(__u64 *at)
+{
+	__u64 v = 0;
+	bpf_probe_read_kernel(&v, sizeof v, at);
+	return v;
+}
+
 static __always_inline int is_wait(__u8 opcode) { return opcode == FUTEX_WAIT_OP || opcode == FUTEX_WAITV_OP; }
 
 SEC("tp_btf/sys_enter")
@@ -371,21 +380,22 @@ static __always_inline int allocation(__u32 operation, __u64 call_site, __u64 at
 }
 
 SEC("tp_btf/kmalloc")
-int on_kmalloc(__u64 *ctx) { return allocation(OP_KMALLOC, ctx[0], ctx[1], ctx[2], ctx[3], (__u32)ctx[4]); }
+int on_kmalloc(__u64 *ctx) { return allocation(OP_KMALLOC, ctx[0], argument(&ctx[1]), ctx[2], ctx[3], (__u32)ctx[4]); }
 
 SEC("tp_btf/kmem_cache_alloc")
 int on_cache_alloc(__u64 *ctx)
 {
 	__u64 size = BPF_CORE_READ((struct kmem_cache *)ctx[2], object_size);
-	return allocation(OP_CACHE_ALLOC, ctx[0], ctx[1], size, size, (__u32)ctx[3]);
+	return allocation(OP_CACHE_ALLOC, ctx[0], argument(&ctx[1]), size, size, (__u32)ctx[3]);
 }
 
 SEC("tp_btf/kfree")
 int on_kfree(__u64 *ctx)
 {
-	if (!ctx[1]) // kfree(NULL) is traced too
+	__u64 at = argument(&ctx[1]);
+	if (!at) // kfree(NULL) is traced too
 		return 0;
-	return allocation(OP_KFREE, ctx[0], ctx[1], 0, 0, 0);
+	return allocation(OP_KFREE, ctx[0], at, 0, 0, 0);
 }
 
 static __always_inline int enter(void)

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -75,11 +76,14 @@ func openKernel(name, dir string) (*kernel, error) {
 	return k, nil
 }
 
+// imageName is where packages have the image: since Linux 7.3 with the modules.
+var imageName = regexp.MustCompile(`^/(boot/vmlinuz-[^/]+|(usr/)?lib/modules/[^/]+/vmlinuz)$`)
+
 // maxImage is the largest kernel image that is unpacked, in bytes.
 const maxImage = 1 << 30
 
 // unpack takes the kernel image out of a Debian package (deb(5)): an ar archive whose
-// member data.tar.* has it as boot/vmlinuz-*.
+// member data.tar.* has it.
 func unpack(f io.Reader, image string) error {
 	if _, err := io.CopyN(io.Discard, f, 8); err != nil {
 		return err
@@ -125,12 +129,12 @@ func unpackTar(r io.Reader, ext, image string) (err error) {
 	for t := tar.NewReader(r); ; {
 		h, err := t.Next()
 		if err == io.EOF {
-			return errors.New("a Debian package without boot/vmlinuz-*; of Debian's, linux-image-* has the image, or linux-binary-* where that one is empty")
+			return errors.New("a Debian package without a vmlinuz; of Debian's, linux-image-* has the image, or linux-binary-* where that one is empty")
 		}
 		if err != nil {
 			return err
 		}
-		if dir, file := path.Split(path.Clean("/" + h.Name)); h.Typeflag != tar.TypeReg || path.Base(dir) != "boot" || !strings.HasPrefix(file, "vmlinuz") {
+		if h.Typeflag != tar.TypeReg || !imageName.MatchString(path.Clean("/"+h.Name)) {
 			continue
 		}
 		out, err := os.Create(image)

@@ -59,23 +59,27 @@ type Machine struct {
 
 // New finds out whether the kernels can be booted: nothing has started when it fails.
 // Close removes what it unpacked.
-func New(o Options, kernels []string) (m *Machine, err error) {
-	m = &Machine{Options: o, kernels: map[string]*kernel{}}
-	if m.dir, err = os.MkdirTemp("", "aossim-vm-"); err != nil {
+func New(o Options, kernels []string) (*Machine, error) {
+	dir, err := os.MkdirTemp("", "aossim-vm-")
+	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			m.Close()
-		}
-	}()
+	m := &Machine{Options: o, dir: dir, kernels: map[string]*kernel{}}
+	if err := m.prepare(kernels); err != nil {
+		m.Close()
+		return nil, err
+	}
+	return m, nil
+}
+
+func (m *Machine) prepare(kernels []string) (err error) {
 	for _, name := range kernels {
 		k, err := openKernel(name, m.dir)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if k.arch != runtime.GOARCH {
-			return nil, fmt.Errorf("%w: %s is for %s and this program, which is to run on it, for %s; use a build for %s", ErrUsage, name, k.arch, runtime.GOARCH, k.arch)
+			return fmt.Errorf("%w: %s is for %s and this program, which is to run on it, for %s; use a build for %s", ErrUsage, name, k.arch, runtime.GOARCH, k.arch)
 		}
 		m.kernels[name] = k
 	}
@@ -83,10 +87,10 @@ func New(o Options, kernels []string) (m *Machine, err error) {
 		m.QEMU = map[string]string{"amd64": "qemu-system-x86_64", "arm64": "qemu-system-aarch64"}[runtime.GOARCH]
 	}
 	if m.QEMU, err = exec.LookPath(m.QEMU); err != nil {
-		return nil, fmt.Errorf("%w: %w; apt-get install qemu-system-x86 (or qemu-system-arm), or name it with --qemu", machine.ErrCannot, err)
+		return fmt.Errorf("%w: %w; apt-get install qemu-system-x86 (or qemu-system-arm), or name it with --qemu", machine.ErrCannot, err)
 	}
 	m.kvm = m.kvmWorks()
-	return m, nil
+	return nil
 }
 
 // kvmWorks finds out by starting a guest that is stopped at once: a /dev/kvm that can be
@@ -132,7 +136,9 @@ func (m *Machine) arguments(k *kernel, initrd, port string) []string {
 	if m.kvm {
 		args = append(args, "-accel", "kvm", "-cpu", "host")
 	} else {
-		args, cmdline = append(args, "-accel", "tcg,thread=multi", "-cpu", "max"), append(cmdline, machine.EmulatedArgument)
+		// One thread for all CPUs: with one each, a CPU may run code that another one has just
+		// patched, as attaching to a tracepoint does, and the kernel panics on the breakpoint.
+		args, cmdline = append(args, "-accel", "tcg,thread=single", "-cpu", "max"), append(cmdline, machine.EmulatedArgument)
 	}
 	return append(args, "-append", strings.Join(cmdline, " "))
 }

@@ -1,0 +1,229 @@
+package vm
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/u-root/u-root/pkg/cpio"
+
+	"aossim/internal/machine"
+)
+
+// TestFrames: messages arrive whole in what a console makes of them, or it is said that
+// they do not.
+func TestFrames(t *testing.T) {
+	big := bytes.Repeat([]byte("some result, which is not all the same: "), 500)
+	for i := range big {
+		big[i] += byte(i * i % 7)
+	}
+	messages := []message{{Command: 0, Kind: kindOutput, Data: big}, {Command: 0, Kind: kindExit, Exit: 1}, {Kind: kindDone}}
+	var sent bytes.Buffer
+	for i, m := range messages {
+		if err := send(&sent, i, 2, m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, meddle := range map[string]func(string) string{
+		"as sent":        func(s string) string { return s },
+		"serial line":    func(s string) string { return strings.ReplaceAll(s, "\n", "\r\n") },
+		"kernel between": func(s string) string { return strings.ReplaceAll(s, "\n\n", "\n[ 1.0] a message of the kernel\n") },
+		"kernel within": func(s string) string { // one of the two copies of the first part
+			return strings.Replace(s, " 0 0 ", " 0 0[ 2.0] oops\n ", 1)
+		},
+		"doubled": func(s string) string { return s + s },
+	} {
+		got, rest, err := receive(strings.NewReader("Booting\n" + meddle(sent.String())))
+		if err != nil || len(got) != len(messages) || !bytes.Equal(got[0].Data, big) || got[1].Exit != 1 || got[2].Kind != kindDone {
+			t.Errorf("%s: %d messages, %v", name, len(got), err)
+		}
+		if len(rest) == 0 || rest[0] != "Booting" {
+			t.Errorf("%s: the other lines are %q", name, rest)
+		}
+	}
+	lost := strings.ReplaceAll(sent.String(), frameMark+" 0 0 ", "x ")
+	if _, _, err := receive(strings.NewReader(lost)); err == nil {
+		t.Error("a lost part was not missed")
+	}
+}
+
+func FuzzReceive(f *testing.F) {
+	var sent bytes.Buffer
+	if err := send(&sent, 0, 1, message{Kind: kindDone}); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(sent.Bytes())
+	f.Add([]byte(frameMark + " 0 0 99999999 00000000 AAAA\n"))
+	f.Add([]byte(frameMark + " 999 1 2 00000000 \n"))
+	f.Fuzz(func(t *testing.T, data []byte) { _, _, _ = receive(bytes.NewReader(data)) })
+}
+
+// bzImage is what looks like one.
+func bzImage() []byte {
+	image := make([]byte, 0x400)
+	copy(image[0x202:], "HdrS")
+	return image
+}
+
+// deb returns a Debian package with a file.
+func deb(name string, data []byte) []byte {
+	var files, out bytes.Buffer
+	z := gzip.NewWriter(&files)
+	w := tar.NewWriter(z)
+	_ = w.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(data)), Typeflag: tar.TypeReg})
+	_, _ = w.Write(data)
+	w.Close()
+	z.Close()
+	out.WriteString("!<arch>\n")
+	for _, m := range []struct {
+		name string
+		data []byte
+	}{{"debian-binary", []byte("2.0\n")}, {"control.tar.gz", []byte("odd")}, {"data.tar.gz", files.Bytes()}} {
+		fmt.Fprintf(&out, "%-16s%-12d%-6d%-6d%-8o%-10d`\n", m.name, 0, 0, 0, 0o100644, len(m.data))
+		out.Write(m.data)
+		if len(m.data)%2 == 1 {
+			out.WriteByte('\n')
+		}
+	}
+	return out.Bytes()
+}
+
+// TestKernels: what is one is found, and what is none is refused.
+func TestKernels(t *testing.T) {
+	dir := t.TempDir()
+	arm := make([]byte, 0x400)
+	copy(arm[56:], "ARM\x64")
+	for name, c := range map[string]struct {
+		data []byte
+		arch string
+	}{
+		"bzImage": {bzImage(), "amd64"}, "Image": {arm, "arm64"}, "old.deb": {deb("./boot/vmlinuz-6.12-rt", bzImage()), "amd64"},
+		"new.deb":   {deb("./usr/lib/modules/7.3-rt/vmlinuz", bzImage()), "amd64"},
+		"other.deb": {deb("./usr/bin/vmlinuz", bzImage()), ""}, "text": {[]byte("#!/bin/sh\n"), ""}, "empty": {nil, ""}, "cut.deb": {deb("./boot/vmlinuz-1", bzImage())[:200], ""},
+		"zeros": {make([]byte, 4096), ""}, "negative.deb": {[]byte("!<arch>\n" + strings.Repeat("-", 60)), ""},
+	} {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, c.data, 0o666); err != nil {
+			t.Fatal(err)
+		}
+		k, err := openKernel(path, dir)
+		switch {
+		case c.arch == "" && (!errors.Is(err, ErrUsage) || !strings.Contains(err.Error(), name)):
+			t.Errorf("%s: %v", name, err)
+		case c.arch != "" && (err != nil || k.arch != c.arch || k.name != path):
+			t.Errorf("%s: %+v, %v", name, k, err)
+		}
+	}
+	if _, err := openKernel(filepath.Join(dir, "missing"), dir); !errors.Is(err, ErrUsage) {
+		t.Errorf("a missing file: %v", err)
+	}
+}
+
+// TestInitramfs: init is this program with what it needs, and the files are where the
+// guest looks.
+func TestInitramfs(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "initramfs")
+	if err := initramfs(path, map[string][]byte{"orders.json": []byte("{}")}); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	records, err := cpio.ReadAllRecords(cpio.Newc.Reader(f))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sizes := map[string]uint64{}
+	for _, r := range records {
+		sizes[r.Name] = r.FileSize
+	}
+	self, err := os.Stat("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sizes["init"] != uint64(self.Size()) || sizes[guestOrders] != 2 {
+		t.Errorf("%v", sizes)
+	}
+	for _, name := range []string{"proc", "sys", "dev", "tmp", "dev/console"} {
+		if _, ok := sizes[name]; !ok {
+			t.Errorf("no %s", name)
+		}
+	}
+}
+
+// pretend returns a machine whose QEMU is a shell script.
+func pretend(t *testing.T, script string, timeout time.Duration) (*Machine, string) {
+	t.Helper()
+	if runtime.GOARCH != "amd64" {
+		t.Skip("the kernel is one for amd64")
+	}
+	dir := t.TempDir()
+	kernel, qemu := filepath.Join(dir, "bzImage"), filepath.Join(dir, "qemu")
+	if err := errors.Join(os.WriteFile(kernel, bzImage(), 0o666), os.WriteFile(qemu, []byte("#!/bin/sh\n"+script), 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	m, err := New(Options{QEMU: qemu, CPUs: 2, Memory: "1G", Timeout: timeout}, []string{kernel})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(m.Close)
+	return m, kernel
+}
+
+// TestGuestsThatFail: each end of a guest that is none is an error with its last lines, in
+// time, and QEMU is gone.
+func TestGuestsThatFail(t *testing.T) {
+	for _, c := range []struct{ name, script, want string }{
+		{"panic", "case \"$*\" in *-kernel*) echo 'Kernel panic - not syncing: no init';; *) exit 1;; esac", "Kernel panic - not syncing"},
+		{"hang", "case \"$*\" in *-kernel*) echo booting; sleep 1000;; *) exit 1;; esac", "not done within 1s"},
+		{"refused", "case \"$*\" in *-kernel*) echo 'no such machine' >&2; exit 1;; *) exit 1;; esac", "no such machine"},
+		{"silent", "exit 0", "it said nothing"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m, kernel := pretend(t, c.script, time.Second)
+			start := time.Now()
+			b, err := m.Run(t.Context(), kernel, [][]string{{"check"}}, nil)
+			if err == nil || !strings.Contains(err.Error(), c.want) || b == nil {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+			if took := time.Since(start); took > 20*time.Second {
+				t.Errorf("it took %s", took)
+			}
+		})
+	}
+	m, kernel := pretend(t, "case \"$*\" in *-kernel*) sleep 1000;; *) exit 1;; esac", time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if _, err := m.Run(ctx, kernel, nil, nil); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("interrupted: %v", err)
+	}
+}
+
+// TestNoQEMU: what is missing is said, with the way out.
+func TestNoQEMU(t *testing.T) {
+	kernel := filepath.Join(t.TempDir(), "bzImage")
+	if err := os.WriteFile(kernel, bzImage(), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	_, err := New(Options{QEMU: "no-such-qemu"}, []string{kernel})
+	if runtime.GOARCH != "amd64" {
+		if !errors.Is(err, ErrUsage) {
+			t.Errorf("another architecture's kernel: %v", err)
+		}
+		return
+	}
+	if !errors.Is(err, machine.ErrCannot) || !strings.Contains(err.Error(), "apt-get install") {
+		t.Errorf("%v", err)
+	}
+}
