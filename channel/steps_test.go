@@ -14,7 +14,8 @@ func TestWithSteps(t *testing.T) {
 	if err != nil {
 		t.Skip("there is no go command to build this package with steps")
 	}
-	out, err := exec.CommandContext(t.Context(), tool, "test", "-tags", "steps", "-timeout", "5m", "-run", "Interleavings|Death", ".").CombinedOutput()
+	// It waits for the machine as long as other packages have it (linuxtest.Main).
+	out, err := exec.CommandContext(t.Context(), tool, "test", "-tags", "steps", "-timeout", "20m", "-run", "Interleavings|Death", ".").CombinedOutput()
 	if err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -428,6 +429,43 @@ func TestVM(t *testing.T) {
 	if p := boot(1, "--memory", "48M", small); !strings.Contains(p.stderr.String(), "console") {
 		t.Errorf("a guest without memory: %s", &p.stderr)
 	}
+}
+
+// TestQEMUDies: QEMU does not outlive an aossim that is killed.
+func TestQEMUDies(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("the kernel is one for amd64")
+	}
+	dir := t.TempDir()
+	image, qemu, pidfile := make([]byte, 0x400), filepath.Join(dir, "qemu"), filepath.Join(dir, "pid")
+	copy(image[0x202:], "HdrS")
+	script := "#!/bin/sh\ncase \"$*\" in *-kernel*) echo $$ >" + pidfile + "; exec sleep 1000;; *) exit 1;; esac\n"
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "bzImage"), image, 0o666), os.WriteFile(qemu, []byte(script), 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	p := command(t, "vm", "--kernel", filepath.Join(dir, "bzImage"), "--qemu", qemu, "pair")
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pid := 0
+	for range 500 {
+		data, err := os.ReadFile(pidfile)
+		if pid, _ = strconv.Atoi(strings.TrimSpace(string(data))); err == nil && pid > 0 {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if err := p.Process.Kill(); err != nil || pid == 0 {
+		t.Fatalf("QEMU is %d, %v: %s", pid, err, &p.stderr)
+	}
+	_ = p.Wait()
+	for range 200 {
+		if stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err != nil || strings.Contains(string(stat), ") Z ") {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Errorf("process %d is left", pid)
 }
 
 // TestNotObserved: without the right to observe, a run says what is missing and goes on,
