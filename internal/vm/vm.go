@@ -185,8 +185,10 @@ func (m *Machine) Run(ctx context.Context, name string, commands [][]string, fil
 	timeout := time.NewTimer(m.Timeout)
 	defer timeout.Stop()
 	var failed error
+	off := false
 	select {
 	case err := <-ended:
+		off = true
 		if err != nil {
 			failed = fmt.Errorf("QEMU: %w", err)
 		}
@@ -195,8 +197,8 @@ func (m *Machine) Run(ctx context.Context, name string, commands [][]string, fil
 	case <-ctx.Done():
 		failed = ctx.Err()
 	}
-	linux.KillGroup(cmd)
-	if failed != nil && cmd.ProcessState == nil {
+	if !off {
+		linux.KillGroup(cmd)
 		<-ended
 	}
 	b.Took = time.Since(start)
