@@ -113,17 +113,14 @@ func (a *actor) do(c command) (r answer, err error) {
 			a.found.add(checkCPU, "the thread moved from CPU %d to %d", a.cpu, cpu)
 		}
 		if !c.Count {
-			a.discard()
+			// Only such rounds came before: their latencies do not count either.
+			a.work.latencies()
 		}
 		return answer{Value: m.Value, Operations: m.Operations, Values: m.Figures}, err
 	}
 	r = answer{Latencies: a.work.latencies(), Checks: a.found.checks()}
 	return r, a.work.close()
 }
-
-// discard forgets the latencies of a round that is not measured; those before it were
-// not either.
-func (a *actor) discard() { a.work.latencies() }
 
 func (a *actor) setup() (r answer, err error) {
 	a.cpu = a.CPUs[0]

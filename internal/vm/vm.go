@@ -182,21 +182,7 @@ func (m *Machine) Run(ctx context.Context, name string, commands [][]string, fil
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	timeout := time.NewTimer(m.Timeout)
-	defer timeout.Stop()
-	var failed error
-	off := false
-	select {
-	case err := <-ended:
-		off = true
-		if err != nil {
-			failed = fmt.Errorf("QEMU: %w", err)
-		}
-	case <-timeout.C:
-		failed = fmt.Errorf("it was not done within %s (--timeout)", m.Timeout)
-	case <-ctx.Done():
-		failed = ctx.Err()
-	}
+	off, failed := wait(ctx, ended, m.Timeout, func() bool { return finished(port, &console) })
 	if !off {
 		linux.KillGroup(cmd)
 		<-ended
@@ -234,6 +220,43 @@ func (m *Machine) Run(ctx context.Context, name string, commands [][]string, fil
 		failed = errors.New("it went off before it was done")
 	}
 	return b, fmt.Errorf("the guest on %s: %w; the last lines of its console: %s", name, failed, b.last())
+}
+
+// wait returns when QEMU has ended, which off says, or has to be ended: at the timeout, when
+// ctx ends, or where the guest was done long ago and does not manage to power itself off.
+func wait(ctx context.Context, ended <-chan error, limit time.Duration, finished func() bool) (off bool, err error) {
+	timeout, look := time.NewTimer(limit), time.NewTicker(time.Second)
+	defer timeout.Stop()
+	defer look.Stop()
+	for left := 5; ; {
+		select {
+		case err := <-ended:
+			if err != nil {
+				err = fmt.Errorf("QEMU: %w", err)
+			}
+			return true, err
+		case <-timeout.C:
+			return false, fmt.Errorf("it was not done within %s (--timeout)", limit)
+		case <-ctx.Done():
+			return false, ctx.Err()
+		case <-look.C:
+			if left < 5 || finished() {
+				if left--; left == 0 {
+					return false, nil
+				}
+			}
+		}
+	}
+}
+
+// finished says whether the guest has said that it is done.
+func finished(port string, console *recorder) bool {
+	sent, err := os.ReadFile(port)
+	if err != nil || len(bytes.TrimSpace(sent)) == 0 {
+		sent = []byte(console.text())
+	}
+	messages, _, err := receive(bytes.NewReader(sent))
+	return err == nil && len(messages) > 0 && messages[len(messages)-1].Kind == kindDone
 }
 
 // Files stands for the directory in the guest where the host's files are.

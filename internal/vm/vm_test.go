@@ -210,6 +210,29 @@ func TestGuestsThatFail(t *testing.T) {
 	}
 }
 
+// TestNoPowerOff: a guest that is done and stays on is turned off, and its results count.
+func TestNoPowerOff(t *testing.T) {
+	var sent bytes.Buffer
+	for i, m := range []message{{Kind: kindOutput, Data: []byte("result")}, {Kind: kindExit, Exit: 3}, {Kind: kindDone}} {
+		if err := send(&sent, i, 1, m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	frames := filepath.Join(t.TempDir(), "frames")
+	if err := os.WriteFile(frames, sent.Bytes(), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	m, kernel := pretend(t, "for a; do case $a in file,id=port,path=*) cat "+frames+" >${a#*path=}; exec sleep 1000;; esac; done; exit 1", time.Minute)
+	start := time.Now()
+	b, err := m.Run(t.Context(), kernel, [][]string{{"run"}}, nil)
+	if err != nil || len(b.Outputs) != 1 || string(b.Outputs[0].Data) != "result" || b.Outputs[0].Exit != 3 {
+		t.Errorf("%+v, %v", b, err)
+	}
+	if took := time.Since(start); took > 30*time.Second {
+		t.Errorf("it took %s", took)
+	}
+}
+
 // TestNoQEMU: what is missing is said, with the way out.
 func TestNoQEMU(t *testing.T) {
 	kernel := filepath.Join(t.TempDir(), "bzImage")
