@@ -629,6 +629,9 @@ func (s *Subscriber) reap(now int64) error {
 				continue // an eventfd that was written to twice
 			}
 			u.fired, s.reaped = true, now
+			if len(u.inputs) == 1 {
+				u.inputs[0].reader.Prefetch()
+			}
 		case c.Errno() == linux.EAGAIN && s.Wait != Eventfd:
 			u.failed = true
 		default:
