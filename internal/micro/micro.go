@@ -170,6 +170,9 @@ func (p *Plan) Run(ctx context.Context) (*result.Result, error) {
 			return nil, err
 		}
 		r.Runs = append(r.Runs, run)
+		if p.unobserved != nil {
+			r.Observer = result.Observer{Mode: result.ObservedNot, Missing: p.unobserved.Error()}
+		}
 		if ctx.Err() != nil {
 			r.Interrupted = true
 			break
@@ -310,7 +313,10 @@ func (p *Plan) run(ctx context.Context, number int, mode string) (run result.Run
 	}
 	for _, pt := range points {
 		if mode == result.ObservedPass {
-			if err := pt.observe(); err != nil {
+			switch err := pt.observe(); {
+			case errors.Is(err, observe.ErrCannot) && p.Options.Observe == observe.IfPossible:
+				p.unobserved = err // it could when the plan was made
+			case err != nil:
 				return run, err
 			}
 		}

@@ -71,8 +71,14 @@ func (p *Plan) Run(ctx context.Context) (*result.Result, error) {
 			c := &controller{plan: of.plan, observes: of.observes, number: i, before: before, total: total * time.Duration(max(1, o.Runs)), pass: n > 0}
 			before += c.plan.length()
 			run, err := c.run(ctx)
-			if errors.Is(err, machine.ErrCannot) && i == 0 && n == 0 {
+			switch {
+			case errors.Is(err, machine.ErrCannot) && i == 0 && n == 0:
 				return nil, err
+			case errors.Is(err, observe.ErrCannot) && o.Observe == observe.IfPossible:
+				// It could when the plan was made; what was measured is not to suffer.
+				r.Observer = result.Observer{Mode: result.ObservedNot, Missing: err.Error()}
+				passes = passes[:1]
+				continue
 			}
 			if n == 0 {
 				r.Runs = append(r.Runs, run)
