@@ -212,11 +212,11 @@ func load(threads []Watched, types *btf.Spec, exact bool) (o *Observer, err erro
 		return nil, err
 	}
 	for name, value := range map[string]any{"exact": boolean(exact), "pidns_device": device, "pidns_inode": inode} {
-		if err := spec.Variables[name].Set(value); err != nil {
+		if err := bake(spec, name, value); err != nil {
 			return nil, err
 		}
 	}
-	// They are set; their memory would stay mapped until a garbage collection.
+	// As variables their memory would stay mapped until a garbage collection.
 	clear(spec.Variables)
 	n := uint32(max(1, len(threads)))
 	spec.Maps["threads"].MaxEntries = n
@@ -257,6 +257,21 @@ func load(threads []Watched, types *btf.Spec, exact bool) (o *Observer, err erro
 		}
 	}
 	return o, nil
+}
+
+// bake sets a variable in the section that has it.
+func bake(spec *ebpf.CollectionSpec, name string, value any) error {
+	v := spec.Variables[name]
+	if err := v.Set(value); err != nil {
+		return err
+	}
+	section := spec.Maps[v.SectionName]
+	data, ok := section.Contents[0].Value.([]byte)
+	if !ok || len(data) < int(v.Offset)+len(v.Value) {
+		return fmt.Errorf("variable %s has no place in %s", name, v.SectionName)
+	}
+	copy(data[v.Offset:], v.Value)
+	return nil
 }
 
 // optional are the tracepoints without which the counts still hold: they are about what

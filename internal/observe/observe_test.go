@@ -1,10 +1,12 @@
 package observe
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"runtime"
 	"strings"
 	"testing"
@@ -138,6 +140,43 @@ func TestCounts(t *testing.T) {
 		t.Errorf("%d kmallocs and %d kfrees of %d failed arms: neither about 1 nor about all", d.Kmalloc, d.Kfree, waits)
 	}
 	t.Logf("timing by %s: %d kmalloc, %d kfree, flags %#x", o.Timing, d.Kmalloc, d.Kfree, d.Flags)
+}
+
+// TestNamespace: in a pid namespace threads have other numbers than eBPF programs see by
+// default, and are counted all the same.
+func TestNamespace(t *testing.T) {
+	unshare, err := exec.LookPath("unshare")
+	if err != nil {
+		t.Skip("unshare is not installed (util-linux)")
+	}
+	c := exec.Command(unshare, "--pid", "--fork", "--mount-proc", "/proc/self/exe", "-test.run", "^TestCounts$", "-test.v")
+	c.Args[4], err = os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Env = append(os.Environ(), linuxtest.HasMachine+"=1")
+	out, err := c.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "--- PASS: TestCounts") && !strings.Contains(string(out), "--- SKIP: TestCounts") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// TestVariables: what is set before loading is what the programs see.
+func TestVariables(t *testing.T) {
+	spec := mustProgram(t)
+	for name, value := range map[string]any{"exact": uint32(1), "pidns_device": uint64(0x1122334455667788), "pidns_inode": uint64(9)} {
+		if err := bake(spec, name, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	v := spec.Variables["pidns_device"]
+	data := spec.Maps[v.SectionName].Contents[0].Value.([]byte)
+	if got := binary.NativeEndian.Uint64(data[v.Offset:]); got != 0x1122334455667788 {
+		t.Errorf("%#x", got)
+	}
+	if v := spec.Variables["exact"]; data[v.Offset] != 1 {
+		t.Errorf("exact is %d", data[v.Offset])
+	}
 }
 
 // TestNothingLeft: no program, map or link outlives Close.

@@ -13,9 +13,16 @@ import (
 	"aossim/internal/linux"
 )
 
+// HasMachine in the environment of a test that another one runs says that the machine is
+// theirs already.
+const HasMachine = "AOSSIM_TEST_HAS_MACHINE"
+
 // Main runs a package's tests while no other package that uses Main does, and
 // returns the exit code. `go test ./...` runs packages side by side.
 func Main(m *testing.M) int {
+	if os.Getenv(HasMachine) != "" {
+		return m.Run()
+	}
 	f, err := os.OpenFile(filepath.Join(os.TempDir(), "aossim-test.lock"), os.O_CREATE|os.O_RDWR, 0o666)
 	if err != nil {
 		panic(err)
