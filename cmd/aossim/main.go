@@ -44,7 +44,7 @@ type commands struct {
 	Compare compareCommand `cmd:"" help:"Compare results from before and after a change, and before again."`
 	List    listCommand    `cmd:"" help:"List the built-in scenarios."`
 	VM      vmCommand      `cmd:"" name:"vm" help:"Boot kernels under QEMU and run scenarios there, a fresh boot each."`
-	Report  reportCommand  `cmd:"" help:"Show a result file as text."`
+	Report  reportCommand  `cmd:"" help:"Show a result as text, or write it as a page, histograms, Go benchmarks or KTAP."`
 }
 
 type runCommand struct {
