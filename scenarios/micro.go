@@ -189,18 +189,11 @@ func (s *Scenario) validateMicro() error {
 	if m.Spread < 0 || m.Spread > maxWork {
 		return top.errorf("spread", "%s is not within 0 and %s", m.Spread, maxWork)
 	}
-	switch realtime := m.Policy == "fifo" || m.Policy == "rr"; {
-	case realtime && (m.Priority < 1 || m.Priority > 99):
-		return top.errorf("priority", "%d is not within 1..99, which policy %q needs", m.Priority, m.Policy)
-	case !realtime && m.Priority != 0:
-		return top.errorf("priority", "policy %q has none; leave it out, or set policy to \"fifo\" or \"rr\"", m.Policy)
-	case len(m.Points) == 0:
-		return top.errorf("kind", "a scenario of kind \"micro\" needs a [[point]]")
+	if err := firstOf(top.priority(m.Policy, m.Priority), top.cpus(m.CPUs)); err != nil {
+		return err
 	}
-	for i, c := range m.CPUs {
-		if c < 0 || slices.Contains(m.CPUs[:i], c) {
-			return top.errorf("cpus", "%d is no CPU, or given twice", c)
-		}
+	if len(m.Points) == 0 {
+		return top.errorf("kind", "a scenario of kind \"micro\" needs a [[point]]")
 	}
 	for i := range m.Points {
 		p, at := &m.Points[i], place{s, "point", i}

@@ -75,6 +75,27 @@ func (p place) phase(key, name string) error {
 	return p.errorf(key, "there is no phase %q; phases has %s", name, strings.Join(p.s.Phases, ", "))
 }
 
+// priority checks one against its policy.
+func (p place) priority(policy string, priority int) error {
+	switch realtime := policy == "fifo" || policy == "rr"; {
+	case realtime && (priority < 1 || priority > 99):
+		return p.errorf("priority", "%d is not within 1..99, which policy %q needs", priority, policy)
+	case !realtime && priority != 0:
+		return p.errorf("priority", "policy %q has none; leave it out, or set policy to \"fifo\" or \"rr\"", policy)
+	}
+	return nil
+}
+
+// cpus checks a list of them, as far as any machine may have them.
+func (p place) cpus(list []int) error {
+	for i, c := range list {
+		if c < 0 || slices.Contains(list[:i], c) {
+			return p.errorf("cpus", "%d is no CPU, or given twice", c)
+		}
+	}
+	return nil
+}
+
 // ringFlags checks names of ring flags.
 func (p place) ringFlags(flags []string) error {
 	for _, f := range flags {
@@ -227,11 +248,10 @@ func (s *Scenario) validateMember(p place, m *Member) error {
 	if err := firstOf(p.oneOf("policy", m.Policy, policies), p.between("count", int64(m.Count), 1, maxActors), p.between("nice", int64(m.Nice), -20, 19)); err != nil {
 		return err
 	}
-	switch realtime := m.Policy == "fifo" || m.Policy == "rr"; {
-	case realtime && (m.Priority < 1 || m.Priority > 99):
-		return p.errorf("priority", "%d is not within 1..99, which policy %q needs", m.Priority, m.Policy)
-	case !realtime && m.Priority != 0:
-		return p.errorf("priority", "policy %q has none; leave it out, or set policy to \"fifo\" or \"rr\"", m.Policy)
+	if err := p.priority(m.Policy, m.Priority); err != nil {
+		return err
+	}
+	switch {
 	case m.Policy == "deadline" && (m.Runtime <= 0 || m.Runtime > m.Deadline || m.Deadline > m.Period || m.Period > maxPeriod):
 		return p.errorf("runtime", "policy \"deadline\" needs 0 < runtime <= deadline <= period <= %s", maxPeriod)
 	case m.Policy == "deadline" && len(m.CPUs) > 0:
@@ -245,12 +265,7 @@ func (s *Scenario) validateMember(p place, m *Member) error {
 	if first, end := s.Span(m); first >= end {
 		return p.errorf("leaves", "%q comes no later than the phase it joins at", m.Leaves)
 	}
-	for i, c := range m.CPUs {
-		if c < 0 || slices.Contains(m.CPUs[:i], c) {
-			return p.errorf("cpus", "%d is no CPU, or given twice", c)
-		}
-	}
-	return nil
+	return p.cpus(m.CPUs)
 }
 
 func (s *Scenario) channel(name string) *Channel {

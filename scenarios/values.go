@@ -1,7 +1,6 @@
 package scenarios
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -84,10 +83,8 @@ func (s *Scenario) thresholds(lines map[string]string) ([]Threshold, error) {
 	var list []Threshold
 	for _, name := range slices.Sorted(maps.Keys(lines)) {
 		t := Threshold{Name: name, Want: lines[name]}
-		if m := cmp.Or(strings.Join(distributions.FindStringSubmatch(name), "\x00"), strings.Join(numbers.FindStringSubmatch(name), "\x00")); m != "" {
-			parts := append(strings.Split(m, "\x00"), "")
-			t.Group, t.Metric, t.Stat = parts[1], parts[2], parts[3]
-		} else {
+		var ok bool
+		if t.Group, t.Metric, t.Stat, ok = metricOf(name); !ok {
 			return nil, s.Errorf("expect", 0, name, "no such metric; there are %s", Metrics)
 		}
 		if t.Metric != "missed_deadlines" && !slices.ContainsFunc(s.Subscribers, func(sub Subscriber) bool { return sub.Group == t.Group }) && slices.Contains(s.groups(), t.Group) {
@@ -113,14 +110,25 @@ func (s *Scenario) thresholds(lines map[string]string) ([]Threshold, error) {
 	return list, nil
 }
 
+// metricOf takes the name of a metric apart; stat is "" for a number.
+func metricOf(name string) (group, metric, stat string, ok bool) {
+	if m := distributions.FindStringSubmatch(name); m != nil {
+		return m[1], m[2], m[3], true
+	}
+	if m := numbers.FindStringSubmatch(name); m != nil {
+		return m[1], m[2], "", true
+	}
+	return "", "", "", false
+}
+
 // withGates takes the lines of [compare].
 func (s *Scenario) withGates(lines map[string]Share) (*Scenario, error) {
 	s.Gates = map[string]float64{}
 	for _, name := range slices.Sorted(maps.Keys(lines)) {
 		owner, loop := strings.CutSuffix(name, ".kmalloc")
 		known := slices.Contains(s.groups(), owner) && loop
-		if m := cmp.Or(strings.Join(distributions.FindStringSubmatch(name), "\x00"), strings.Join(numbers.FindStringSubmatch(name), "\x00")); m != "" {
-			known = slices.Contains(s.groups(), strings.Split(m, "\x00")[1])
+		if group, _, _, ok := metricOf(name); ok {
+			known = slices.Contains(s.groups(), group)
 		}
 		if s.Micro != nil {
 			known = slices.ContainsFunc(s.Micro.Points, func(p Point) bool { return p.Name == owner })

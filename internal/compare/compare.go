@@ -171,12 +171,12 @@ func Compare(before, after, again []*result.Result, o Options) (*Comparison, err
 		c.Emulated = c.Emulated || r.Environment.Emulated
 	}
 	// The units are boots on every side or on none.
-	whole := max(len(before)+len(again), len(after)) > 1 && len(before[0].Runs) > 0 && len(before[0].Runs[0].Micro) > 0 && min(len(before)+len(again), len(after)) > 1
-	metrics, a := extract(units(before, whole))
-	_, b := extract(units(after, whole))
+	boots := min(len(before)+len(again), len(after)) > 1
+	metrics, a := extract(before, boots)
+	_, b := extract(after, boots)
 	var a2 map[string]*sample
 	if len(again) > 0 {
-		_, a2 = extract(units(again, whole))
+		_, a2 = extract(again, boots)
 	}
 	for _, m := range metrics {
 		if b[m.Name] == nil || a2 != nil && a2[m.Name] == nil {
@@ -202,28 +202,18 @@ func Compare(before, after, again []*result.Result, o Options) (*Comparison, err
 	return c, nil
 }
 
-// units makes a file of each side one with a single unit a point where boots are the
-// units: extract takes whole files where there are several.
-func units(results []*result.Result, whole bool) []*result.Result {
-	if whole && len(results) == 1 {
-		return append(slices.Clone(results), &result.Result{})
-	}
-	return results
-}
-
 // judge computes what a verdict rests on.
 func judge(m Metric, a, b, a2 *sample, gate float64) Judged {
 	j := Judged{Metric: m, Before: side(a.values), After: side(b.values), Gate: gate, P: 1, Holm: 1}
-	pooled, mid := a.values, j.Before.Median
-	dropped := median(a.without())
+	pooled, dropped := a.values, median(a.without())
 	if a2 != nil {
 		s := side(a2.values)
 		j.Again = &s
 		j.Drift = ratio(s.Median-j.Before.Median, j.Before.Median)
-		mid = (j.Before.Median + s.Median) / 2
 		dropped = (dropped + median(a2.without())) / 2
 		pooled = slices.Concat(pooled, a2.values)
 	}
+	mid := j.mid()
 	j.Change = ratio(j.After.Median-mid, mid)
 	j.ChangeWithoutFirst = ratio(median(b.without())-dropped, dropped)
 	n, k := len(pooled), len(b.values)

@@ -3,7 +3,6 @@ package compare
 import (
 	"fmt"
 	"math"
-	"slices"
 
 	"aossim/internal/result"
 )
@@ -39,8 +38,8 @@ type sample struct {
 }
 
 // extract returns the metrics of results in the order in which they occur, and each
-// one's sample.
-func extract(results []*result.Result) (metrics []Metric, samples map[string]*sample) {
+// one's sample. boots has a micro-benchmark's boot be the unit, rather than its round.
+func extract(results []*result.Result, boots bool) (metrics []Metric, samples map[string]*sample) {
 	samples = map[string]*sample{}
 	add := func(m Metric, v float64, first bool) *sample {
 		s := samples[m.Name]
@@ -60,7 +59,7 @@ func extract(results []*result.Result) (metrics []Metric, samples map[string]*sa
 				}
 			}
 			for j := range r.Runs[i].Micro {
-				point(add, &r.Runs[i].Micro[j], len(results) > 1 || len(r.Runs) > 1, i == 0)
+				point(add, &r.Runs[i].Micro[j], boots || len(r.Runs) > 1, i == 0)
 			}
 		}
 	}
@@ -79,17 +78,12 @@ func phase(add func(Metric, float64, bool) *sample, p *result.Phase, g *result.G
 		add(metric("-EAGAIN rate", "%", "eagain_rate", Failures), 100*float64(g.EAGAIN)/float64(g.Arms), first)
 	}
 	for _, q := range Quantities {
-		for name, h := range g.Histograms.All() {
-			if name != q.Key || *h == nil {
-				continue
-			}
-			for _, stat := range []struct {
-				name    string
-				percent float64
-			}{{"p50", 50}, {"p99", 99}, {"p99.9", 99.9}} {
-				if v, ok := (*h).Percentile(stat.percent); ok {
-					add(metric(q.Name+" "+stat.name, "us", q.Key+"."+stat.name, Speed), float64(v)/1000, first)
-				}
+		for _, stat := range []struct {
+			name    string
+			percent float64
+		}{{"p50", 50}, {"p99", 99}, {"p99.9", 99.9}} {
+			if v, ok := g.Histograms.Get(q.Key).Percentile(stat.percent); ok {
+				add(metric(q.Name+" "+stat.name, "us", q.Key+"."+stat.name, Speed), float64(v)/1000, first)
 			}
 		}
 	}
@@ -166,17 +160,16 @@ func maxima(before, after []*result.Result) (list []Maximum) {
 				for _, p := range run.Phases {
 					for _, g := range p.Groups {
 						for _, q := range Quantities {
-							for key, h := range g.Histograms.All() {
-								if key != q.Key || *h == nil || (*h).Count() == 0 {
-									continue
-								}
-								name := fmt.Sprintf("%s / %s / %s", p.Name, g.Name, q.Name)
-								if all[name] == nil {
-									all[name] = result.NewHistogram(result.Highest)
-									names = append(names, name)
-								}
-								all[name].Merge(*h)
+							h := g.Histograms.Get(q.Key)
+							if h.Count() == 0 {
+								continue
 							}
+							name := fmt.Sprintf("%s / %s / %s", p.Name, g.Name, q.Name)
+							if all[name] == nil {
+								all[name] = result.NewHistogram(result.Highest)
+								names = append(names, name)
+							}
+							all[name].Merge(h)
 						}
 					}
 				}
@@ -209,7 +202,5 @@ func median(values []float64) float64 {
 	if len(values) == 0 {
 		return math.NaN()
 	}
-	v := slices.Sorted(slices.Values(values))
-	n := len(v)
-	return (v[(n-1)/2] + v[n/2]) / 2
+	return result.SpreadOf(values).Median
 }

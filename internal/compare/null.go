@@ -35,7 +35,7 @@ func CompareNull(results []*result.Result, o Options) (*Null, error) {
 	if err := comparable(results); err != nil {
 		return nil, err
 	}
-	metrics, samples := extract(results)
+	metrics, samples := extract(results, len(results) > 1)
 	n := &Null{Splits: nullSplits}
 	for _, m := range metrics {
 		n.Units = max(n.Units, len(samples[m.Name].values))

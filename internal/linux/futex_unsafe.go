@@ -14,7 +14,6 @@ import (
 // for them.
 const (
 	futexWait        = 0
-	futexWakeOp      = 5
 	futexWaitBitset  = 9
 	futexWakeBitset  = 10
 	futexPrivateFlag = 128
@@ -74,14 +73,5 @@ func FutexWaitFor(word *atomic.Uint32, value uint32, d int64, private bool) sysc
 	ts := unix.NsecToTimespec(d)
 	_, _, e := syscall.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)),
 		futexOp(futexWait, private), uintptr(value), uintptr(unsafe.Pointer(&ts)), 0, 0)
-	return e
-}
-
-// FutexLock makes the kernel take the lock of the word's hash bucket and nothing else: a
-// FUTEX_WAKE_OP that adds 0 to the word and wakes nobody, where nobody waits.
-func FutexLock(word *atomic.Uint32, private bool) syscall.Errno {
-	const add, equal = 1, 0
-	_, _, e := syscall.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexOp(futexWakeOp, private),
-		0, 0, uintptr(unsafe.Pointer(word)), add<<28|equal<<24|0xfff)
 	return e
 }

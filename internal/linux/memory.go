@@ -31,9 +31,9 @@ func CreateShared(name string, size int) (*os.File, error) {
 // 64 KiB pages has some of 512 MiB.
 const largestHuge = 2 << 20
 
-// HugePage returns the size (bytes) of a transparent huge page, or 0 where the kernel
+// hugePage returns the size (bytes) of a transparent huge page, or 0 where the kernel
 // has none (PREEMPT_RT has none) or only too large ones.
-func HugePage() int {
+func hugePage() int {
 	data, err := os.ReadFile("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
 	if err != nil {
 		return 0
@@ -46,7 +46,7 @@ func HugePage() int {
 
 // whole rounds size up to whole pages, huge ones where there are any.
 func whole(size int) int {
-	page := max(os.Getpagesize(), HugePage())
+	page := max(os.Getpagesize(), hugePage())
 	return (size + page - 1) / page * page
 }
 
@@ -54,7 +54,7 @@ func whole(size int) int {
 // where it can: a message in a page not used for a while costs a walk of page tables,
 // in a virtual machine of two. UnmapShared ends it. It also returns the size of the pages (bytes).
 func Map(f *os.File, size int) ([]byte, int, error) {
-	huge := HugePage()
+	huge := hugePage()
 	mem, err := mmapAligned(int(f.Fd()), whole(size), max(huge, os.Getpagesize()))
 	if err != nil {
 		return nil, 0, fmt.Errorf("mapping %d bytes of %s: %w", size, f.Name(), err)

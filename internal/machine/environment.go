@@ -9,10 +9,24 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"aossim/internal/linux"
 	"aossim/internal/result"
+	"aossim/scenarios"
 )
+
+// NewResult returns a result of s that begins now, without runs yet; options are those that
+// changed it, as typed.
+func NewResult(s *scenarios.Scenario, options []string, noRT bool) *result.Result {
+	r := &result.Result{
+		Schema: result.Schema, Started: time.Now().Format(time.RFC3339),
+		Scenario:    result.Scenario{Name: s.Name, SHA256: s.SHA256(), Text: s.Text, Options: options},
+		Environment: Environment(),
+	}
+	r.Environment.NotRealTime = noRT
+	return r
+}
 
 // Environment reads what the machine says about itself. What it does not say is
 // "unknown", never left out.

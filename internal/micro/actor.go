@@ -6,7 +6,6 @@ import (
 	"io"
 	"math"
 	"runtime"
-	"runtime/debug"
 	"time"
 
 	"aossim/internal/linux"
@@ -139,11 +138,7 @@ func (a *actor) setup() (r answer, err error) {
 		}
 		cpus = a.CPUs
 	}
-	// Nothing is collected from here on, as it would wait for threads that block outside of
-	// the Go scheduler's knowledge: what rounds allocate is little.
-	debug.SetMemoryLimit(math.MaxInt64)
-	runtime.GC()
-	debug.SetGCPercent(-1)
+	linux.NoCollections() // what rounds allocate is little
 	if a.work, err = setup(a.Point, a.CPUs, a.Sched, a.Fault); err != nil {
 		return r, err
 	}

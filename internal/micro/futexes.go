@@ -74,7 +74,7 @@ type worker struct {
 	request  *atomic.Uint32 // the place of the word to be woken, plus 1; or leave
 	start    chan int64     // when to begin, ns; closed at the end
 	done     chan error
-	partner  chan error
+	partner  chan error // nil in hash
 	found    problems
 	ops      int64
 	matched  *result.Histogram
@@ -112,7 +112,7 @@ func newThreads(p *scenarios.Point, cpus []int, sched linux.Sched, f fault) (*th
 	}
 	for i := range p.Threads {
 		t := &worker{threads: w, number: i, request: linux.Uint32At(w.mem, requests+lineSize*i), start: make(chan int64), done: make(chan error),
-			partner: make(chan error), found: problems{}, random: rand.New(rand.NewPCG(1, uint64(i))),
+			found: problems{}, random: rand.New(rand.NewPCG(1, uint64(i))),
 			matched: result.NewHistogram(result.Highest), other: result.NewHistogram(result.Highest)}
 		for j := range p.Words {
 			at := j
@@ -137,23 +137,19 @@ func newThreads(p *scenarios.Point, cpus []int, sched linux.Sched, f fault) (*th
 				t.done <- t.run(begin)
 			}
 		}()
-		if hash {
-			t.partner = nil
-			if err := <-ready; err != nil {
-				return nil, err
-			}
-			continue
+		if !hash {
+			t.partner = make(chan error)
+			go func() {
+				err := become(1)
+				ready <- err
+				if err == nil {
+					linux.Pin()
+					err = t.wakes()
+					linux.Unpin()
+				}
+				t.partner <- err
+			}()
 		}
-		go func() {
-			err := become(1)
-			ready <- err
-			if err == nil {
-				linux.Pin()
-				err = t.wakes()
-				linux.Unpin()
-			}
-			t.partner <- err
-		}()
 		for range members {
 			if err := <-ready; err != nil {
 				return nil, err

@@ -127,15 +127,8 @@ func Prepare(s *scenarios.Scenario, o Options) (*Plan, error) {
 	if o.Observe == "" || !rings {
 		p.Options.Observe = observe.Never
 	}
-	if p.Options.Observe != observe.Never {
-		if observer, err := observe.Start(nil); err != nil {
-			p.unobserved = err
-			if o.Observe != observe.IfPossible {
-				return nil, fmt.Errorf("%w: %w", machine.ErrCannot, err)
-			}
-		} else {
-			observer.Close()
-		}
+	if p.unobserved, err = p.Options.Observe.Try(); err != nil {
+		return nil, fmt.Errorf("%w: %w", machine.ErrCannot, err)
 	}
 	return p, nil
 }
@@ -146,21 +139,8 @@ func (p *Plan) Run(ctx context.Context) (*result.Result, error) {
 	// Processes are tied to the thread that starts them.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	s := p.scenario
-	r := &result.Result{
-		Schema: result.Schema, Started: time.Now().Format(time.RFC3339),
-		Scenario:    result.Scenario{Name: s.Name, SHA256: s.SHA256(), Text: s.Text, Options: p.options},
-		Environment: machine.Environment(), Observer: result.Observer{Mode: result.ObservedNot},
-	}
-	r.Environment.NotRealTime = p.Options.NoRT
-	switch {
-	case p.unobserved != nil:
-		r.Observer.Missing = p.unobserved.Error()
-	case p.Options.Observe == observe.All:
-		r.Observer.Mode = result.ObservedAll
-	case p.Options.Observe != observe.Never:
-		r.Observer.Mode = result.ObservedPass
-	}
+	r := machine.NewResult(p.scenario, p.options, p.Options.NoRT)
+	r.Observer = p.Options.Observe.Result(p.unobserved)
 	// A thread that never sleeps has no wake-ups to shorten; idle CPUs that poll would take
 	// the core from it where they share one.
 	r.Environment.DMALatency = "not held: micro-benchmarks do not sleep"
@@ -170,9 +150,7 @@ func (p *Plan) Run(ctx context.Context) (*result.Result, error) {
 			return nil, err
 		}
 		r.Runs = append(r.Runs, run)
-		if p.unobserved != nil {
-			r.Observer = result.Observer{Mode: result.ObservedNot, Missing: p.unobserved.Error()}
-		}
+		r.Observer = p.Options.Observe.Result(p.unobserved)
 		if ctx.Err() != nil {
 			r.Interrupted = true
 			break
@@ -205,7 +183,7 @@ func (pt *point) ask(ctx context.Context, c command, limit time.Duration) (answe
 	start := time.Now()
 	defer func() { pt.took = time.Since(start) }()
 	if err := pt.commands.Encode(c); err != nil {
-		return answer{}, fmt.Errorf("point %q: its process is gone: %w%s", pt.Name, err, tail(pt.stderr.String()))
+		return answer{}, fmt.Errorf("point %q: its process is gone: %w%s", pt.Name, err, linux.Tail(pt.stderr.String()))
 	}
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
@@ -213,7 +191,7 @@ func (pt *point) ask(ctx context.Context, c command, limit time.Duration) (answe
 	case a, ok := <-pt.answers:
 		switch {
 		case !ok:
-			return a, fmt.Errorf("point %q: its process ended before its time%s", pt.Name, tail(pt.stderr.String()))
+			return a, fmt.Errorf("point %q: its process ended before its time%s", pt.Name, linux.Tail(pt.stderr.String()))
 		case a.Missing:
 			return a, fmt.Errorf("point %q %w: %s", pt.Name, machine.ErrCannot, a.Error)
 		case a.Error != "":
@@ -228,14 +206,6 @@ func (pt *point) ask(ctx context.Context, c command, limit time.Duration) (answe
 }
 
 var errTimeout = errors.New("no answer in time")
-
-// tail returns the end of what a process said.
-func tail(text string) string {
-	if text = strings.TrimSpace(text); text == "" {
-		return ""
-	}
-	return ": " + text[max(0, len(text)-2000):]
-}
 
 // limit is how long a round of the point may take.
 func (pt *point) limit() time.Duration {
@@ -279,24 +249,21 @@ func (p *Plan) run(ctx context.Context, number int, mode string) (run result.Run
 	}
 	m := p.scenario.Micro
 	stages := []struct {
-		name   string
-		rounds int
-		after  func(pt *point, a answer)
-	}{
-		{"warm-up", m.WarmupRounds, func(*point, answer) {}},
-		{"measured", m.Rounds, (*point).add},
-	}
+		name     string
+		rounds   int
+		measured bool
+	}{{"warm-up", m.WarmupRounds, false}, {"measured", m.Rounds, true}}
 	all := (m.WarmupRounds + m.Rounds) * max(1, p.Options.Runs)
 	done := number * (m.WarmupRounds + m.Rounds)
 	for _, stage := range stages {
 		for range stage.rounds {
 			for _, pt := range points {
-				if stage.name == "measured" {
+				if stage.measured {
 					if err := pt.spread(ctx, time.Duration(m.Spread)); err != nil {
 						return run, err
 					}
 				}
-				a, err := pt.ask(ctx, command{Do: doRound, Count: stage.name == "measured"}, pt.limit())
+				a, err := pt.ask(ctx, command{Do: doRound, Count: stage.measured}, pt.limit())
 				if errors.Is(err, errTimeout) {
 					pt.out.Checks = []result.Check{{Name: checkTimeout, Detail: fmt.Sprintf("a round did not end within %s", pt.limit())}}
 				}
@@ -304,7 +271,9 @@ func (p *Plan) run(ctx context.Context, number int, mode string) (run result.Run
 					pt.finish(ctx)
 					return run, err
 				}
-				stage.after(pt, a)
+				if stage.measured {
+					pt.add(a)
+				}
 			}
 			if done++; p.Options.Progress != nil {
 				p.Options.Progress(time.Duration(done)*time.Second, time.Duration(all)*time.Second, stage.name+" rounds")
@@ -427,7 +396,7 @@ func (pt *point) end() {
 
 // start starts a point's process.
 func (p *Plan) start(s *scenarios.Point) (*point, error) {
-	pt := &point{Point: s, cmd: exec.Command("/proc/self/exe", ActorCommand), answers: make(chan answer)}
+	pt := &point{Point: s, cmd: linux.Actor(ActorCommand, 2*s.Threads, false), answers: make(chan answer)}
 	in, err := pt.cmd.StdinPipe()
 	if err != nil {
 		return nil, err
@@ -437,9 +406,6 @@ func (p *Plan) start(s *scenarios.Point) (*point, error) {
 		return nil, err
 	}
 	pt.cmd.Stderr = &pt.stderr
-	pt.cmd.Env = append(os.Environ(), fmt.Sprintf("GOMAXPROCS=%d", 2*s.Threads+4),
-		"GODEBUG="+strings.TrimPrefix(os.Getenv("GODEBUG")+",asyncpreemptoff=1", ","))
-	linux.TieToParent(pt.cmd, false)
 	if err := pt.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting the process of point %q: %w", s.Name, err)
 	}

@@ -22,6 +22,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/link"
+
+	"aossim/internal/result"
 )
 
 //go:generate go tool bpf2go -target bpfel -type thread -type site -cflags "-O2 -Wall -Werror -I/usr/include/x86_64-linux-gnu -I/usr/include/aarch64-linux-gnu" program observe.c
@@ -41,6 +43,36 @@ const (
 	All        Mode = "all"
 	Never      Mode = "no"
 )
+
+// Try finds out by doing whether the kernel can be observed, where it is to be. missing is
+// why not where it need not be possible, err where it must.
+func (m Mode) Try() (missing, err error) {
+	if m != IfPossible && m != Pass && m != All {
+		return nil, nil
+	}
+	o, err := Start(nil)
+	if err == nil {
+		o.Close()
+		return nil, nil
+	}
+	if m == IfPossible {
+		return err, nil
+	}
+	return nil, err
+}
+
+// Result is what a result says of the mode, where missing is why it could not be followed.
+func (m Mode) Result(missing error) result.Observer {
+	switch {
+	case missing != nil:
+		return result.Observer{Mode: result.ObservedNot, Missing: missing.Error()}
+	case m == All:
+		return result.Observer{Mode: result.ObservedAll}
+	case m == IfPossible, m == Pass:
+		return result.Observer{Mode: result.ObservedPass}
+	}
+	return result.Observer{Mode: result.ObservedNot}
+}
 
 // Timing is how the moment of a failure is known.
 type Timing string
@@ -178,22 +210,14 @@ type Observer struct {
 // kernelTypes is how the kernel's BTF is found; a test has a kernel without it.
 var kernelTypes = btf.LoadKernelSpec
 
-// Start watches threads from now on.
+// Start watches threads from now on, with fentry and fexit where the kernel takes them.
 func Start(threads []Watched) (*Observer, error) {
-	return start(threads, true)
-}
-
-// start is Start, without fentry and fexit where exact is false.
-func start(threads []Watched, exact bool) (*Observer, error) {
 	types, err := kernelTypes()
 	if err != nil {
 		return nil, fmt.Errorf("%w: the kernel's BTF cannot be read (%w); it needs CONFIG_DEBUG_INFO_BTF", ErrCannot, err)
 	}
-	if exact {
-		o, err := load(threads, types, true)
-		if err == nil {
-			return o, nil
-		}
+	if o, err := load(threads, types, true); err == nil {
+		return o, nil
 	}
 	return load(threads, types, false)
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/cilium/ebpf/btf"
 
@@ -19,8 +20,11 @@ type symbols struct {
 	names     []string
 }
 
-// kernelSymbols reads /proc/kallsyms; without permission (kptr_restrict) there are none.
-func kernelSymbols() (s symbols) {
+// kernelSymbols reads /proc/kallsyms, once: it has 200,000 lines. Without permission
+// (kptr_restrict) there are none.
+var kernelSymbols = sync.OnceValue(readSymbols)
+
+func readSymbols() (s symbols) {
 	f, err := os.Open("/proc/kallsyms")
 	if err != nil {
 		return s

@@ -119,46 +119,22 @@ func (t *text) pageTables() (list, below []pageTable) {
 			}
 			percentile := func(pick func(h *result.Histograms) *result.Histogram, q float64) string {
 				return micros(r.median(func(_ *result.Phase, g *result.Group) (float64, bool) {
-					h := pick(&g.Histograms)
-					if h == nil {
-						return 0, false
-					}
-					v, ok := h.Percentile(q)
+					v, ok := pick(&g.Histograms).Percentile(q)
 					return float64(v), ok
 				}))
 			}
 			rearm := func(h *result.Histograms) *result.Histogram { return h.Rearm }
 			largest := int64(0)
 			for _, g := range r.groups {
-				if g.Histograms.Rearm != nil {
-					largest = max(largest, g.Histograms.Rearm.Max())
-				}
+				largest = max(largest, g.Histograms.Rearm.Max())
 			}
 			phases.Rows = append(phases.Rows, []string{r.phase, r.group, number(r.median(perSecond(func(g *result.Group) int64 { return g.Handled }))),
 				number(r.median(perSecond(arms))), number(r.median(perSecond(eagain))), percent(r.median(rate)),
 				percentile(rearm, 50), percentile(rearm, 99), micros(float64(largest), largest > 0), percentile(func(h *result.Histograms) *result.Histogram { return h.Delivery }, 99)})
-			if r.groups[0].Kernel == nil {
-				continue
+			if r.observed() {
+				kernel.Rows = append(kernel.Rows, []string{r.phase, r.group, comma(r.kernelTotal(kernelArms)), comma(r.kernelTotal(kernelEAGAIN)),
+					r.kernelPer(kmallocs, kernelEAGAIN), r.kernelPer(kmallocs, kernelMessages), r.kernelShare(within6us), r.kernelShare(over40us)})
 			}
-			var k result.Kernel
-			for _, g := range r.groups {
-				if g.Kernel != nil {
-					k.Arms += g.Kernel.Arms
-					k.EAGAIN += g.Kernel.EAGAIN
-					k.Kmalloc += g.Kernel.Kmalloc
-					k.Messages += g.Kernel.Messages
-					k.Within6us += g.Kernel.Within6us
-					k.Over40us += g.Kernel.Over40us
-				}
-			}
-			per := func(n, of int64) string {
-				if of == 0 {
-					return none
-				}
-				return fmt.Sprintf("%.2f", float64(n)/float64(of))
-			}
-			share := func(n int64) string { return percent(float64(n)/float64(k.EAGAIN), k.EAGAIN > 0) }
-			kernel.Rows = append(kernel.Rows, []string{r.phase, r.group, comma(k.Arms), comma(k.EAGAIN), per(k.Kmalloc, k.EAGAIN), per(k.Kmalloc, k.Messages), share(k.Within6us), share(k.Over40us)})
 		}
 		list = append(list, phases)
 		if len(kernel.Rows) > 0 {
@@ -235,11 +211,7 @@ func percentilePlot(rows []*row, key, name string) ([]pagePlot, error) {
 	for _, r := range rows {
 		all := result.NewHistogram(result.Highest)
 		for _, g := range r.groups {
-			for k, h := range g.Histograms.All() {
-				if k == key {
-					all.Merge(*h)
-				}
-			}
+			all.Merge(g.Histograms.Get(key))
 		}
 		if all.Count() == 0 {
 			continue

@@ -15,7 +15,7 @@ func (t *text) kernel() {
 	}
 	var rows []*row
 	for _, r := range t.rows() {
-		if !slices.ContainsFunc(r.groups, func(g *result.Group) bool { return g.Kernel == nil }) {
+		if r.observed() {
 			rows = append(rows, r)
 		}
 	}
@@ -31,33 +31,16 @@ func (t *text) kernel() {
 	tab.add("", "", "", "failed", "kmalloc per", "kmalloc per", "kfree per", "kmalloc per", "failed arms, us from syscall", "", "", "", "1 behind")
 	tab.add("phase", "group", "arms", "arms", "arm", "failed arm", "failed arm", "message", "p50", "p99", "<= 6", "> 40", "")
 	for _, r := range rows {
-		per := func(n, of func(k *result.Kernel) int64) string {
-			v, ok := r.median(func(_ *result.Phase, g *result.Group) (float64, bool) {
-				return float64(n(g.Kernel)) / float64(of(g.Kernel)), of(g.Kernel) > 0
-			})
-			if !ok {
-				return none
-			}
-			return fmt.Sprintf("%.2f", v)
-		}
-		sum := func(n func(k *result.Kernel) int64) int64 {
-			return r.total(func(g *result.Group) int64 { return n(g.Kernel) })
-		}
-		failed := sum(kernelEAGAIN)
-		share := func(n func(k *result.Kernel) int64) string {
-			return percent(float64(sum(n))/float64(failed), failed > 0)
-		}
-		cells := []string{r.phase, r.group, comma(sum(kernelArms)), comma(failed),
-			per(kmallocs, kernelArms), per(kmallocs, kernelEAGAIN), per(func(k *result.Kernel) int64 { return k.Kfree }, kernelEAGAIN),
-			per(kmallocs, func(k *result.Kernel) int64 { return k.Messages })}
+		cells := []string{r.phase, r.group, comma(r.kernelTotal(kernelArms)), comma(r.kernelTotal(kernelEAGAIN)),
+			r.kernelPer(kmallocs, kernelArms), r.kernelPer(kmallocs, kernelEAGAIN), r.kernelPer(func(k *result.Kernel) int64 { return k.Kfree }, kernelEAGAIN),
+			r.kernelPer(kmallocs, kernelMessages)}
 		for _, p := range []float64{50, 99} {
 			cells = append(cells, micros(r.median(func(_ *result.Phase, g *result.Group) (float64, bool) {
 				v, ok := g.Kernel.Failure.Percentile(p)
 				return float64(v), ok
 			})))
 		}
-		tab.add(append(cells, share(func(k *result.Kernel) int64 { return k.Within6us }), share(func(k *result.Kernel) int64 { return k.Over40us }),
-			share(func(k *result.Kernel) int64 { return k.Behind[1] }))...)
+		tab.add(append(cells, r.kernelShare(within6us), r.kernelShare(over40us), r.kernelShare(func(k *result.Kernel) int64 { return k.Behind[1] }))...)
 	}
 	tab.write(t)
 	how := "the tracepoint of the CQE, which comes a little after the failure, and for several arms of one io_uring_enter after the last; fentry and fexit are refused here"
@@ -76,9 +59,39 @@ func (t *text) kernel() {
 	t.sites(rows)
 }
 
-func kernelArms(k *result.Kernel) int64   { return k.Arms }
-func kernelEAGAIN(k *result.Kernel) int64 { return k.EAGAIN }
-func kmallocs(k *result.Kernel) int64     { return k.Kmalloc }
+func kernelArms(k *result.Kernel) int64     { return k.Arms }
+func kernelEAGAIN(k *result.Kernel) int64   { return k.EAGAIN }
+func kernelMessages(k *result.Kernel) int64 { return k.Messages }
+func kmallocs(k *result.Kernel) int64       { return k.Kmalloc }
+func within6us(k *result.Kernel) int64      { return k.Within6us }
+func over40us(k *result.Kernel) int64       { return k.Over40us }
+
+// observed says whether every run of the row has a kernel part.
+func (r *row) observed() bool {
+	return !slices.ContainsFunc(r.groups, func(g *result.Group) bool { return g.Kernel == nil })
+}
+
+// kernelTotal returns the sum over runs of a count of the kernel.
+func (r *row) kernelTotal(n func(k *result.Kernel) int64) int64 {
+	return r.total(func(g *result.Group) int64 { return n(g.Kernel) })
+}
+
+// kernelPer is the median over runs of one count per another.
+func (r *row) kernelPer(n, of func(k *result.Kernel) int64) string {
+	v, ok := r.median(func(_ *result.Phase, g *result.Group) (float64, bool) {
+		return float64(n(g.Kernel)) / float64(of(g.Kernel)), of(g.Kernel) > 0
+	})
+	if !ok {
+		return none
+	}
+	return fmt.Sprintf("%.2f", v)
+}
+
+// kernelShare is a count as a share of the failed arms of all runs.
+func (r *row) kernelShare(n func(k *result.Kernel) int64) string {
+	failed := r.kernelTotal(kernelEAGAIN)
+	return percent(float64(r.kernelTotal(n))/float64(failed), failed > 0)
+}
 
 // overhead shows what observing cost.
 func (t *text) overhead(rows []*row) {
@@ -87,11 +100,7 @@ func (t *text) overhead(rows []*row) {
 	for _, r := range rows {
 		p50 := func(pick func(g *result.Group) *result.Histogram) (float64, bool) {
 			return r.median(func(_ *result.Phase, g *result.Group) (float64, bool) {
-				h := pick(g)
-				if h == nil {
-					return 0, false
-				}
-				v, ok := h.Percentile(50)
+				v, ok := pick(g).Percentile(50)
 				return float64(v), ok
 			})
 		}

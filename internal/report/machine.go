@@ -206,13 +206,7 @@ func KTAP(w io.Writer, r *result.Result) error {
 		fmt.Fprintf(b, "not ok 1 %s # %s\n", line(r.Scenario.Name), line(r.Broken))
 	}
 	for i, run := range r.Runs {
-		checks := run.Checks
-		for _, m := range run.Micro {
-			for _, c := range m.Checks {
-				c.Name = m.Name + ": " + c.Name
-				checks = append(checks, c)
-			}
-		}
+		checks := run.AllChecks()
 		whole := ""
 		if last := i == len(r.Runs)-1; last && (r.Broken != "" || r.Interrupted) {
 			if whole = r.Broken; r.Interrupted {

@@ -24,6 +24,14 @@ func (t *text) points() (points [][]*result.Micro) {
 	return points
 }
 
+// pointName names a point of the i-th run, with the run where there are several.
+func pointName(runs []*result.Micro, i int) string {
+	if len(runs) > 1 {
+		return fmt.Sprintf("run %d: %s", i+1, runs[i].Name)
+	}
+	return runs[i].Name
+}
+
 // micro is the table of points: a line a run of each.
 func (t *text) micro() {
 	points := t.points()
@@ -35,10 +43,7 @@ func (t *text) micro() {
 	tab.add("point", "unit", "rounds", "mean", "median", "CV", "mean", "median", "CV")
 	for _, p := range points {
 		for i, m := range p {
-			name := m.Name
-			if len(p) > 1 {
-				name = fmt.Sprintf("run %d: %s", i+1, name)
-			}
+			name := pointName(p, i)
 			if len(m.Rounds) == 0 {
 				tab.add(name, m.Unit, "0", none, none, none, none, none, none)
 				continue
@@ -65,10 +70,7 @@ func (t *text) micro() {
 	calls := table{left: 2}
 	for _, p := range points {
 		for i, m := range p {
-			name := m.Name
-			if len(p) > 1 {
-				name = fmt.Sprintf("run %d: %s", i+1, name)
-			}
+			name := pointName(p, i)
 			for _, l := range m.Latencies {
 				cells := []string{name, l.Name}
 				for _, q := range quantiles {
@@ -141,10 +143,7 @@ func size(n int64) string {
 func (t *text) microChecks(tab *table) {
 	for _, p := range t.points() {
 		for i, m := range p {
-			name := m.Name
-			if len(p) > 1 {
-				name = fmt.Sprintf("run %d: %s", i+1, name)
-			}
+			name := pointName(p, i)
 			var passed []string
 			for _, c := range m.Checks {
 				if c.Pass && c.Name != "observer" {

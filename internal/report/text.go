@@ -97,9 +97,7 @@ func (r *row) median(f func(p *result.Phase, g *result.Group) (float64, bool)) (
 	if len(values) == 0 {
 		return 0, false
 	}
-	slices.Sort(values)
-	n := len(values)
-	return (values[(n-1)/2] + values[n/2]) / 2, true
+	return result.SpreadOf(values).Median, true
 }
 
 // total returns the sum over runs of a count.
@@ -218,16 +216,15 @@ func (t *text) latencies() {
 			if !r.subscribes() {
 				continue
 			}
-			pick := func(g *result.Group) *result.Histogram {
-				for name, h := range g.Histograms.All() {
-					if name == q.key && *h != nil {
-						return *h
-					}
+			pick := func(g *result.Group) *result.Histogram { return g.Histograms.Get(q.key) }
+			count, missed, overflow := int64(0), int64(0), int64(0)
+			for _, g := range r.groups {
+				if h := pick(g); h != nil {
+					count += h.Count()
+					missed += h.Missed
+					overflow += h.Overflow
 				}
-				return result.NewHistogram(1 << 20)
 			}
-			count := r.total(func(g *result.Group) int64 { return pick(g).Count() })
-			missed := r.total(func(g *result.Group) int64 { return pick(g).Missed })
 			if missed > 0 && count == 0 {
 				notes = true
 				tab.add(r.phase, r.group, q.name, "*", "*", "*", "*", "*", "0")
@@ -243,10 +240,9 @@ func (t *text) latencies() {
 					return float64(v), ok
 				})))
 			}
-			largest, overflow := int64(0), int64(0)
+			largest := int64(0)
 			for _, g := range r.groups {
 				largest = max(largest, pick(g).Max())
-				overflow += pick(g).Overflow
 			}
 			top := micros(float64(largest), true)
 			if overflow > 0 {
@@ -309,9 +305,7 @@ func (t *text) failures() {
 		}
 		largest := int64(0)
 		for _, g := range r.groups {
-			if g.Histograms.EAGAINRate != nil {
-				largest = max(largest, g.Histograms.EAGAINRate.Max())
-			}
+			largest = max(largest, g.Histograms.EAGAINRate.Max())
 		}
 		tab.add(append(cells, ppm(float64(largest), true))...)
 	}

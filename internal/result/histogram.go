@@ -44,25 +44,19 @@ func NewHistogram(highest int64) *Histogram {
 
 // Record counts one value; it does not allocate. A negative value, which no
 // clock may give, is counted as missed.
-func (h *Histogram) Record(v int64) {
-	switch {
-	case v < 0:
-		h.Missed++
-	case v > h.hdr.HighestTrackableValue():
-		h.Overflow++
-	default:
-		// Cannot fail: v is in the range.
-		_ = h.hdr.RecordValue(v)
-	}
-}
+func (h *Histogram) Record(v int64) { h.RecordMany(v, 1) }
 
 // RecordMany counts a value n times, as Record does.
 func (h *Histogram) RecordMany(v, n int64) {
-	if v > h.hdr.HighestTrackableValue() {
+	switch {
+	case v < 0:
+		h.Missed += n
+	case v > h.hdr.HighestTrackableValue():
 		h.Overflow += n
-		return
+	default:
+		// Cannot fail: v is in the range.
+		_ = h.hdr.RecordValues(v, n)
 	}
-	_ = h.hdr.RecordValues(v, n) // cannot fail: v is in the range
 }
 
 // Merge adds what from counted. from may be nil.
@@ -213,6 +207,16 @@ func (h *Histograms) All() iter.Seq2[string, **Histogram] {
 			yield("arm_window_eagain", &h.ArmWindowEAGAIN) && yield("delivery", &h.Delivery) &&
 			yield("response", &h.Response) && yield("eagain_rate_ppm", &h.EAGAINRate)
 	}
+}
+
+// Get returns the histogram of a name in the file, nil where there is none.
+func (h *Histograms) Get(name string) *Histogram {
+	for n, p := range h.All() {
+		if n == name {
+			return *p
+		}
+	}
+	return nil
 }
 
 // Merge adds what from counted, histogram by histogram.

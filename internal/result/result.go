@@ -381,19 +381,24 @@ type Environment struct {
 	GoVersion      string   `json:"go_version"`
 }
 
+// AllChecks returns the checks of the run and those of its points, under their names.
+func (r *Run) AllChecks() []Check {
+	all := slices.Clone(r.Checks)
+	for _, m := range r.Micro {
+		for _, c := range m.Checks {
+			c.Name = m.Name + ": " + c.Name
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
 // Failed returns the checks of all runs that did not pass.
 func (r *Result) Failed() (failed []Check) {
-	for _, run := range r.Runs {
-		for _, c := range run.Checks {
+	for i := range r.Runs {
+		for _, c := range r.Runs[i].AllChecks() {
 			if !c.Pass {
 				failed = append(failed, c)
-			}
-		}
-		for _, m := range run.Micro {
-			for _, c := range m.Checks {
-				if !c.Pass {
-					failed = append(failed, Check{m.Name + ": " + c.Name, false, c.Detail})
-				}
 			}
 		}
 	}

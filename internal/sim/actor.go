@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"os"
 	"runtime"
-	"runtime/debug"
 	"time"
 
 	"aossim/channel"
@@ -112,11 +110,8 @@ func (o *order) run() (*report, error) {
 			return r, fmt.Errorf("%w; %w", err, linux.ErrNoRealTime)
 		}
 	}
-	// From here until the last actor has left nothing may be collected: it would
-	// wait for threads that block outside of the Go scheduler's knowledge.
-	debug.SetMemoryLimit(math.MaxInt64)
-	runtime.GC()
-	debug.SetGCPercent(-1)
+	// From here until the last actor has left.
+	linux.NoCollections()
 	before := collections()
 
 	done := make(chan outcome, len(mine))

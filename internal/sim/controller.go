@@ -39,22 +39,14 @@ func (p *Plan) Run(ctx context.Context) (*result.Result, error) {
 	}
 	defer linux.SetAffinity(p.CPUs)
 
-	s, o := p.Scenario, p.Options
-	r := &result.Result{
-		Schema: result.Schema, Started: time.Now().Format(time.RFC3339),
-		Scenario:    result.Scenario{Name: s.Name, SHA256: s.SHA256(), Text: s.Text, Options: o.list()},
-		Environment: machine.Environment(),
-	}
-	r.Environment.NotRealTime = o.NoRT
+	o := p.Options
+	r := machine.NewResult(p.Scenario, o.list(), o.NoRT)
+	r.Observer = p.Observe.Result(p.Unobserved)
 	if dma, err := linux.HoldDMALatency(); err == nil {
 		defer dma.Close()
 		r.Environment.DMALatency = "0 us"
 	} else {
 		r.Environment.DMALatency = "not held: " + err.Error()
-	}
-	r.Observer.Mode = p.mode()
-	if p.Unobserved != nil {
-		r.Observer = result.Observer{Mode: result.ObservedNot, Missing: p.Unobserved.Error()}
 	}
 	// Each pass is of all phases; a run may be followed by an observed one.
 	passes := []*controller{{plan: p, observes: r.Observer.Mode == result.ObservedAll}}
@@ -74,9 +66,9 @@ func (p *Plan) Run(ctx context.Context) (*result.Result, error) {
 			switch {
 			case errors.Is(err, machine.ErrCannot) && i == 0 && n == 0:
 				return nil, err
-			case errors.Is(err, observe.ErrCannot) && o.Observe == observe.IfPossible:
+			case errors.Is(err, observe.ErrCannot) && p.Observe == observe.IfPossible:
 				// It could when the plan was made; what was measured is not to suffer.
-				r.Observer = result.Observer{Mode: result.ObservedNot, Missing: err.Error()}
+				r.Observer = p.Observe.Result(err)
 				passes = passes[:1]
 				continue
 			}

@@ -41,10 +41,8 @@ func expect(t scenarios.Threshold, phases []result.Phase) result.Check {
 // which is empty where there is none.
 func metric(t scenarios.Threshold, g *result.Group, duration int64) (float64, string) {
 	if t.Stat != "" {
-		for name, h := range g.Histograms.All() {
-			if name == t.Metric && *h != nil {
-				return distribution(*h, t.Stat)
-			}
+		if h := g.Histograms.Get(t.Metric); h != nil {
+			return distribution(h, t.Stat)
 		}
 		return 0, ""
 	}

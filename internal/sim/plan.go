@@ -12,6 +12,7 @@ import (
 	"aossim/channel"
 	"aossim/eventloop"
 	"aossim/internal/linux"
+	"aossim/internal/observe"
 	"aossim/internal/result"
 	"aossim/internal/uring"
 	"aossim/scenarios"
@@ -40,8 +41,9 @@ type Plan struct {
 	// threads that are no actors.
 	CPUs         []int
 	Housekeeping []int
-	// Unobserved is why the kernel cannot be observed, nil where it can.
-	Unobserved error `json:"-"`
+	// Observe is how the kernel is, and Unobserved why it cannot be, nil where it can.
+	Observe    observe.Mode `json:"-"`
+	Unobserved error        `json:"-"`
 }
 
 // window is a stretch in which the controller changes nothing.

@@ -9,7 +9,6 @@ import (
 	"aossim/internal/linux"
 	"aossim/internal/machine"
 	"aossim/internal/observe"
-	"aossim/internal/result"
 	"aossim/internal/uring"
 	"aossim/scenarios"
 )
@@ -28,20 +27,6 @@ type Options struct {
 	Mark     bool          // write phases into the trace
 	// Progress is told how much of the whole is done, now and then; it may be nil.
 	Progress func(done, all time.Duration, doing string)
-}
-
-// mode is what the result says about it: there is nothing to observe where nobody arms
-// on a ring.
-func (p *Plan) mode() string {
-	rings := slices.ContainsFunc(p.Actors, func(a actorPlan) bool { return a.Kind == subscriber && p.armsOnRing(&a) })
-	switch o := p.Options.Observe; {
-	case !rings:
-	case o == observe.All:
-		return result.ObservedAll
-	case o == observe.IfPossible, o == observe.Pass:
-		return result.ObservedPass
-	}
-	return result.ObservedNot
 }
 
 // list returns the options that are not as they are by default, as typed.
@@ -101,15 +86,12 @@ func Prepare(s *scenarios.Scenario, o Options) (*Plan, error) {
 		}
 		t.Close()
 	}
-	if p.mode() != result.ObservedNot {
-		if observer, err := observe.Start(nil); err != nil {
-			p.Unobserved = err
-		} else {
-			observer.Close()
-		}
-		if p.Unobserved != nil && o.Observe != observe.IfPossible {
-			return nil, fmt.Errorf("%w: %w", machine.ErrCannot, p.Unobserved)
-		}
+	// There is nothing to observe where nobody arms on a ring.
+	if slices.ContainsFunc(p.Actors, func(a actorPlan) bool { return a.Kind == subscriber && p.armsOnRing(&a) }) {
+		p.Observe = o.Observe
+	}
+	if p.Unobserved, err = p.Observe.Try(); err != nil {
+		return nil, fmt.Errorf("%w: %w", machine.ErrCannot, err)
 	}
 	return p, nil
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -35,16 +34,10 @@ func (c *controller) spawn(i int, inherited []*os.File) error {
 	if err != nil {
 		return err
 	}
-	p.cmd = exec.Command("/proc/self/exe", ActorCommand)
+	p.cmd = linux.Actor(ActorCommand, len(p.Actors), p.external)
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = bytes.NewReader(orders), &p.stdout, &p.stderr
 	p.cmd.ExtraFiles = inherited
 	p.cmd.WaitDelay = time.Second
-	// Every actor keeps a P while it blocks, and a few are for the runtime. The
-	// signal by which the scheduler preempts would interrupt the actors' system calls.
-	p.cmd.Env = append(os.Environ(),
-		fmt.Sprintf("GOMAXPROCS=%d", len(p.Actors)+4),
-		"GODEBUG="+strings.TrimPrefix(os.Getenv("GODEBUG")+",asyncpreemptoff=1", ","))
-	linux.TieToParent(p.cmd, p.external)
 	if err := p.cmd.Start(); err != nil {
 		return fmt.Errorf("starting an actor process of group %q: %w", p.Group, err)
 	}
@@ -56,7 +49,7 @@ func (c *controller) spawn(i int, inherited []*os.File) error {
 		switch e := json.Unmarshal(p.stdout.Bytes(), p.report); {
 		case e != nil:
 			p.report = nil
-			p.err = fmt.Errorf("a process of group %q ended before its time: %s%s", p.Group, linux.DescribeExit(p.cmd.ProcessState), tail(p.stderr.String()))
+			p.err = fmt.Errorf("a process of group %q ended before its time: %s%s", p.Group, linux.DescribeExit(p.cmd.ProcessState), linux.Tail(p.stderr.String()))
 		case p.report.Missing:
 			p.err = fmt.Errorf("group %q %w: %s", p.Group, machine.ErrCannot, p.report.Error)
 		case p.report.Error != "":
@@ -73,15 +66,6 @@ func (c *controller) spawn(i int, inherited []*os.File) error {
 func (p *Plan) external(process int) bool {
 	a := &p.Actors[p.Processes[process].Actors[0]]
 	return a.Kind == load && p.Scenario.Loads[a.Entry].Kind == "command"
-}
-
-// tail returns the end of what a process said on its standard error.
-func tail(text string) string {
-	const most = 2000
-	if text = strings.TrimSpace(text); text == "" {
-		return ""
-	}
-	return ": " + text[max(0, len(text)-most):]
 }
 
 // exited notes that a process has ended.

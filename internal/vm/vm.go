@@ -103,13 +103,13 @@ func (m *Machine) kvmWorks() bool {
 	f.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, m.QEMU, append(m.board(runtime.GOARCH), "-accel", "kvm", "-cpu", "host", "-nodefaults", "-nographic", "-S", "-monitor", "stdio")...)
+	cmd := exec.CommandContext(ctx, m.QEMU, append(board(runtime.GOARCH), "-accel", "kvm", "-cpu", "host", "-nodefaults", "-nographic", "-S", "-monitor", "stdio")...)
 	cmd.Stdin = strings.NewReader("quit\n")
 	return cmd.Run() == nil
 }
 
 // board is the machine that QEMU has for an architecture.
-func (m *Machine) board(arch string) []string {
+func board(arch string) []string {
 	if arch == "arm64" {
 		return []string{"-M", "virt"}
 	}
@@ -125,7 +125,7 @@ func (m *Machine) Emulated() bool { return !m.kvm }
 // arguments are QEMU's for one boot. What the guest sends goes to the file port.
 func (m *Machine) arguments(k *kernel, initrd, port string) []string {
 	cmdline := []string{"panic=-1", "quiet", m.Cmdline}
-	args := append(m.board(k.arch), "-nographic", "-nodefaults", "-no-reboot", "-smp", fmt.Sprint(m.CPUs), "-m", m.Memory, "-serial", "stdio",
+	args := append(board(k.arch), "-nographic", "-nodefaults", "-no-reboot", "-smp", fmt.Sprint(m.CPUs), "-m", m.Memory, "-serial", "stdio",
 		"-chardev", "file,id=port,path="+port, "-device", "virtio-serial-pci", "-device", "virtserialport,chardev=port,name="+portName,
 		"-kernel", k.path, "-initrd", initrd)
 	if k.arch == "arm64" {
@@ -219,7 +219,7 @@ func (m *Machine) Run(ctx context.Context, name string, commands [][]string, fil
 	case failed == nil:
 		failed = errors.New("it went off before it was done")
 	}
-	return b, fmt.Errorf("the guest on %s: %w; the last lines of its console: %s", name, failed, b.last())
+	return b, fmt.Errorf("the guest on %s: %w; the last lines of its console: %s", name, failed, b.LastLines())
 }
 
 // wait returns when QEMU has ended, which off says, or has to be ended: at the timeout, when
@@ -262,8 +262,8 @@ func finished(port string, console *recorder) bool {
 // Files stands for the directory in the guest where the host's files are.
 const Files = "FILES/"
 
-// last returns the last lines of the console, in one.
-func (b *Boot) last() string {
+// LastLines returns the last lines of the console, in one.
+func (b *Boot) LastLines() string {
 	lines := strings.Split(strings.TrimSpace(b.Console), "\n")
 	const most = 12
 	if lines = lines[max(0, len(lines)-most):]; strings.TrimSpace(strings.Join(lines, "")) == "" {
@@ -271,9 +271,6 @@ func (b *Boot) last() string {
 	}
 	return strings.Join(lines, " / ")
 }
-
-// LastLines is what a guest said at the end, in one line.
-func (b *Boot) LastLines() string { return b.last() }
 
 // control are the escape sequences of terminals, which firmware writes.
 var control = regexp.MustCompile("\x1b(\\[[0-9;?]*[a-zA-Z]|c)|[\x00-\x08\x0b-\x1f]")
