@@ -32,7 +32,7 @@
 //
 // A reader copies a message by 64-bit atomic loads and checks the message's own
 // queue index before and after, so a copy is whole or is not used; a checksum over
-// all of it proves that.
+// all of it proves that ([Incoming.Whole]).
 //
 // # Invariants
 //
@@ -378,20 +378,30 @@ func (p *Publisher) Publish(m Message) (moved bool) {
 // Incoming is where a Reader puts a message; one can serve many readers.
 type Incoming struct {
 	Message
-	buf []byte
+	sum   uint32
+	size  int      // words of the message: its stamps and its payload
+	words []uint64 // as they were copied
+	bytes []byte   // the same memory
 }
 
 // NewIncoming returns room for a message of any of the channels.
 func NewIncoming(channels ...*Channel) *Incoming {
 	size := 0
 	for _, ch := range channels {
-		size = max(size, stampSize+8*ch.payloadWords())
+		size = max(size, stampSize/8+ch.payloadWords())
 	}
-	return &Incoming{buf: make([]byte, size)}
+	words := make([]uint64, size)
+	return &Incoming{words: words, bytes: asBytes(words)}
 }
 
 // Payload is the payload of the message, up to the next one that is put here.
-func (m *Incoming) Payload(ch *Channel) []byte { return m.buf[stampSize : stampSize+ch.MaxSize] }
+func (m *Incoming) Payload(ch *Channel) []byte { return m.bytes[stampSize : stampSize+ch.MaxSize] }
+
+// Whole says whether the message's checksum is right, which no fault of a publisher may
+// change. Read does not look, so that who handles a message can do it when there is time.
+func (m *Incoming) Whole() bool {
+	return crc32.Checksum(m.bytes[:8*m.size], castagnoli) == m.sum
+}
 
 // Reader reads a channel's messages in order. It belongs to one thread. It holds
 // all that Read needs, side by side: an event loop on many channels finds none of it
@@ -452,12 +462,10 @@ func (r *Reader) Prefetch() {
 // Outcome is what Read found.
 type Outcome int
 
-// A message was read whole; or one or more were overwritten before that; or one
-// was read whose checksum is wrong, which no fault of a publisher may cause.
+// A message was read; or one or more were overwritten before that.
 const (
 	Read Outcome = iota
 	Overrun
-	Corrupt
 )
 
 // Read takes the next message, given a value of the channel's word that the
@@ -480,20 +488,16 @@ func (r *Reader) Read(word uint32, m *Incoming) (Outcome, uint32) {
 	if uint32(r.load(StepReadIndex, &msg[0])) != index { // invariant 5
 		return Overrun, 1
 	}
-	sum := uint32(r.load(StepReadSum, &msg[1]))
+	m.sum = uint32(r.load(StepReadSum, &msg[1]))
 	body := msg[wordsFixed:]
-	buf := m.buf[:8*len(body)]
+	words := m.words[:len(body)]
 	for i := range body {
-		binary.NativeEndian.PutUint64(buf[8*i:], r.load(StepReadBody, &body[i]))
+		words[i] = r.load(StepReadBody, &body[i])
 	}
 	if uint32(r.load(StepReadAgain, &msg[0])) != index {
 		return Overrun, 1
 	}
-	if crc32.Checksum(buf, castagnoli) != sum {
-		return Corrupt, 1
-	}
-	m.Published = int64(binary.NativeEndian.Uint64(buf))
-	m.Scheduled = int64(binary.NativeEndian.Uint64(buf[8:]))
-	m.Sequence = binary.NativeEndian.Uint64(buf[16:])
+	m.size = len(words)
+	m.Message = Message{Published: int64(words[0]), Scheduled: int64(words[1]), Sequence: words[2]}
 	return Read, 1
 }

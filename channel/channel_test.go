@@ -69,8 +69,8 @@ func TestInOrder(t *testing.T) {
 			if d := ch.Distance(before, word); d != 1 {
 				t.Fatalf("the word moved by %d", d)
 			}
-			if outcome, n := r.Read(word, m); outcome != Read || n != 1 {
-				t.Fatalf("message %d: outcome %d, %d", i, outcome, n)
+			if outcome, n := r.Read(word, m); outcome != Read || n != 1 || !m.Whole() {
+				t.Fatalf("message %d: outcome %d, %d, whole %t", i, outcome, n, m.Whole())
 			}
 			if want := (Message{int64(i), -int64(i), i}); m.Message != want || binary.NativeEndian.Uint64(m.Payload(ch)) != i^0xff || len(m.Payload(ch)) != 20 {
 				t.Fatalf("got %+v %x, want %+v", m.Message, m.Payload(ch), want)
@@ -131,8 +131,8 @@ func TestCorrupt(t *testing.T) {
 	p.Publish(Message{})
 	word := &ch.message(scratch)[len(ch.message(scratch))-1]
 	word.Store(word.Load() ^ 1)
-	if outcome, n := r.Read(ch.Word().Load(), m); outcome != Corrupt || n != 1 {
-		t.Errorf("outcome %d, %d", outcome, n)
+	if outcome, n := r.Read(ch.Word().Load(), m); outcome != Read || n != 1 || m.Whole() {
+		t.Errorf("outcome %d, %d, whole %t", outcome, n, m.Whole())
 	}
 }
 
@@ -196,10 +196,10 @@ func TestConcurrent(t *testing.T) {
 					if r.Pending(word) == 0 {
 						continue
 					}
-					switch outcome, n := r.Read(word, m); outcome {
-					case Overrun:
+					switch outcome, n := r.Read(word, m); {
+					case outcome == Overrun:
 						lost += n
-					case Corrupt:
+					case !m.Whole():
 						t.Errorf("a torn message of publisher %d", m.Published)
 						return
 					default:
@@ -248,7 +248,7 @@ func BenchmarkRead(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		r.next = 0
-		if outcome, _ := r.Read(1, m); outcome != Read {
+		if outcome, _ := r.Read(1, m); outcome != Read || !m.Whole() {
 			b.Fatal(outcome)
 		}
 	}
@@ -290,7 +290,7 @@ func FuzzModel(f *testing.F) {
 				switch {
 				case lost > 0 && (outcome != Overrun || int(by) != lost):
 					t.Fatalf("reader %d: outcome %d by %d, want %d overrun", i, outcome, by, lost)
-				case lost == 0 && (outcome != Read || by != 1 || m.Sequence != model[position[i]]):
+				case lost == 0 && (outcome != Read || by != 1 || !m.Whole() || m.Sequence != model[position[i]]):
 					t.Fatalf("reader %d: outcome %d by %d, message %d, want %d", i, outcome, by, m.Sequence, model[position[i]])
 				}
 				position[i] += int(by)

@@ -124,7 +124,7 @@ func (b *bench) stop() *Stats {
 	if n, _ := linux.FutexWake(b.ch.Word(), linux.WakeAll, linux.MatchAny, false); n != 0 {
 		b.t.Errorf("%d waiters are left in the kernel", n)
 	}
-	if t := &b.sub.Total; t.Arms != t.Wakes+t.EAGAIN+b.sub.Cancelled {
+	if t := b.sub.Total(); t.Arms != t.Wakes+t.EAGAIN+b.sub.Cancelled {
 		b.t.Errorf("%d arms = %d wakes + %d failed + %d cancelled?", t.Arms, t.Wakes, t.EAGAIN, b.sub.Cancelled)
 	}
 	return b.stats

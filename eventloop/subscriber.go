@@ -3,6 +3,7 @@ package eventloop
 import (
 	"fmt"
 	"os"
+	"slices"
 	"sync/atomic"
 
 	"aossim/channel"
@@ -37,13 +38,13 @@ type In struct {
 // message. A wake is late whose CQE is read more than Late ns after the message was
 // published that it is for. Active says for each window whether it takes part.
 type SubscriberConfig struct {
-	Ins      []In
 	Wait     Wait
 	Combined bool
-	Flags    uring.SetupFlags
 	Mask     uint32
 	Work     int64
 	Late     int64
+	Ins      []In
+	Flags    uring.SetupFlags
 	Active   []bool
 	// Break is for each window the re-arm or delivery latency (ns, 0 for none) above which
 	// Tracing is stopped, once, and Progress.Broke says so; nil for never.
@@ -74,48 +75,59 @@ type unit struct {
 	fired  bool  // a wake was read that is not accounted for yet
 }
 
-// sample is a value that is recorded once everything is armed again.
+// sample is a value (ns) that is recorded once everything is armed again.
 type sample struct {
-	h *result.Histogram
-	v int64
+	of measure
+	v  int64
 }
+
+// measure is what a sample is of.
+type measure int
+
+const (
+	rearm measure = iota
+	armWindow
+	armWindowEAGAIN
+	delivery
+	response
+)
 
 // interval is the stretch that one value of the -EAGAIN rate is over (ns).
 const interval = 100_000_000
 
 // Subscriber is one event loop.
 type Subscriber struct {
+	// What is touched on the way from a wake to the next arm lies together.
+	windows      *Windows
+	window       uint32
+	unchecked    bool   // the message's checksum was not looked at yet
+	now          *Stats // the current window's
+	reaped       int64  // ns: when the last wake was read
+	start        int64  // ns: reaped, if handling begins at once; else 0
+	ring         *uring.Ring
+	ready        []uint64 // ids of units to be handled and armed
+	units        []unit
+	message      *channel.Incoming
+	consumed     uint64
+	intervalArms int64
+	taken        int // samples that wait to be recorded
+	samples      []sample
 	SubscriberConfig
-	windows  *Windows
+
+	inputs   []input
+	vector   *uring.Vector
 	progress Progress
 	stats    []*Stats
-
-	inputs  []input
-	message *channel.Incoming
-	units   []unit
-	vector  *uring.Vector
-	ring    *uring.Ring
-	ready   []*unit // to be handled and armed
-	next    []*unit
-	samples []sample
-
-	reaped   int64 // ns: when the last wake was read
-	start    int64 // ns: reaped, if handling begins at once; else 0
-	window   uint32
-	now      *Stats // the current window's
 	idle     *Stats // takes what happens outside every window
 	limit    int64  // ns: see Break, of this window
 	before   linux.Usage
-	consumed uint64
 	running  atomic.Bool // waits are armed, or about to be
 	thread   atomic.Int64
 
-	begins, ends, intervalEnd    int64 // ns: of the window, and of the interval
-	intervalArms, intervalEAGAIN int64
+	begins, ends, intervalEnd int64 // ns: of the window, and of the interval
+	intervalEAGAIN            int64
 
-	// Total are the counts of the thread's life, windows or not: here arms, wakes and
-	// failed arms add up, with those cancelled at the end.
-	Total     result.Counts
+	// Cancelled is how many arms were outstanding when the loop left.
 	Cancelled int64
 }
 
@@ -129,7 +141,6 @@ func NewSubscriber(c SubscriberConfig, ws *Windows, p Progress, stats []*Stats) 
 	for i := range s.samples {
 		s.samples[i].v = -1 // touch its pages
 	}
-	s.samples = s.samples[:0]
 	s.now = s.idle
 	s.inputs = make([]input, len(c.Ins))
 	var channels []*channel.Channel
@@ -146,9 +157,23 @@ func NewSubscriber(c SubscriberConfig, ws *Windows, p Progress, stats []*Stats) 
 			s.units = append(s.units, unit{inputs: s.inputs[i : i+1], id: uint64(i)})
 		}
 	}
-	s.ready = make([]*unit, 0, len(s.units))
-	s.next = make([]*unit, 0, len(s.units))
+	s.ready = make([]uint64, 0, 2*len(s.units)) // armed, and woken again at once
 	return s
+}
+
+// Total returns the counts of the thread's life, windows or not: here wakes, failed
+// arms and those cancelled at the end add up to the arms. For when Run has returned.
+func (s *Subscriber) Total() result.Counts {
+	total := s.idle.Counts
+	for i, of := range s.stats {
+		if !slices.Contains(s.stats[:i], of) {
+			total.Add(of.Counts)
+		}
+	}
+	if s.Wait == Eventfd {
+		total.Wakes = 0 // no arm ends with one
+	}
+	return total
 }
 
 // active says whether the subscriber takes part in window w.
@@ -179,11 +204,11 @@ func (s *Subscriber) loop() error {
 	for i := range s.inputs {
 		s.inputs[i].reader.Skip()
 	}
-	s.ready, s.next = s.ready[:0], s.next[:0]
+	s.ready = s.ready[:0]
 	for i := range s.units {
 		u := &s.units[i]
 		u.woke, u.fired, u.failed = 0, false, false
-		s.ready = append(s.ready, u)
+		s.ready = append(s.ready, u.id)
 	}
 	defer s.flush()
 	if s.Wait == Futex {
@@ -207,7 +232,7 @@ func (s *Subscriber) loop() error {
 	cancelled, completed, e := s.ring.Close()
 	if s.Wait != Eventfd {
 		s.Cancelled += int64(cancelled)
-		s.Total.Wakes += int64(completed)
+		s.idle.Wakes += int64(completed)
 	}
 	if err == nil {
 		err = e
@@ -224,6 +249,7 @@ func (s *Subscriber) loop() error {
 // turn closes the accounts of the window that was and opens those of w; 0 is no
 // window. No message is under way.
 func (s *Subscriber) turn(w uint32) {
+	s.flush()
 	s.intervalEnds(s.intervalEnd)
 	account(&s.now.Counts, s.before)
 	s.window, s.now, s.limit = w, s.idle, 0
@@ -236,21 +262,6 @@ func (s *Subscriber) turn(w uint32) {
 	s.before = linux.ThreadUsage()
 	s.begins, s.ends = int64(s.windows.Start.Load()), int64(s.windows.End.Load())
 	s.intervalEnd = s.begins + interval
-}
-
-// leaves looks at the current window and returns true where the subscriber has
-// no part in it.
-func (s *Subscriber) leaves() bool {
-	w := s.windows.Current.Load()
-	if w == s.window {
-		return false
-	}
-	if !s.active(w) {
-		s.turn(0)
-		return true
-	}
-	s.turn(w)
-	return false
 }
 
 // settle ends a pass, when everything is armed: it records what was measured on
@@ -280,39 +291,61 @@ func (s *Subscriber) intervalEnds(at int64) {
 	s.intervalArms, s.intervalEAGAIN = 0, 0
 }
 
-// flush records what was measured.
+// flush does what has waited until everything was armed: it records what was measured,
+// and looks at the checksum of the last message.
 func (s *Subscriber) flush() {
-	for _, m := range s.samples {
-		m.h.Record(m.v)
-		if s.limit > 0 && m.v > s.limit && s.progress.Broke.Load() == 0 {
+	s.check()
+	for _, m := range s.samples[:s.taken] {
+		s.histogram(m.of).Record(m.v)
+		if s.limit > 0 && m.v > s.limit && (m.of == rearm || m.of == delivery) && s.progress.Broke.Load() == 0 {
 			s.breaks(m)
 		}
 	}
-	s.samples = s.samples[:0]
+	s.taken = 0
+}
+
+func (s *Subscriber) histogram(of measure) *result.Histogram {
+	switch of {
+	case rearm:
+		return s.now.Rearm
+	case armWindow:
+		return s.now.ArmWindow
+	case armWindowEAGAIN:
+		return s.now.ArmWindowEAGAIN
+	case delivery:
+		return s.now.Delivery
+	}
+	return s.now.Response
 }
 
 // breaks stops the trace at a latency that is above the limit.
 func (s *Subscriber) breaks(m sample) {
 	what := "re-arm"
-	switch m.h {
-	case s.now.Rearm:
-	case s.now.Delivery:
+	if m.of == delivery {
 		what = "delivery"
-	default:
-		return
 	}
 	var room [128]byte
 	s.Tracing.Stop(linux.AppendMark(room[:0], what, m.v, s.limit))
 	s.progress.Broke.Store(uint64(m.v))
 }
 
-// later has a value recorded by settle, or at once where too many wait.
-func (s *Subscriber) later(h *result.Histogram, v int64) {
-	if len(s.samples) == cap(s.samples) {
-		h.Record(v)
-		return
+// later has a value recorded by flush, so that recording delays no arm.
+func (s *Subscriber) later(of measure, v int64) {
+	if s.taken == len(s.samples) {
+		s.flush()
 	}
-	s.samples = append(s.samples, sample{h, v})
+	s.samples[s.taken] = sample{of, v}
+	s.taken++
+}
+
+// check looks at the checksum of the message that was handled last. That is this
+// program's own doubt, no part of handling, so it waits until everything is armed, or
+// until the next message takes the place.
+func (s *Subscriber) check() {
+	if s.unchecked && !s.message.Whole() {
+		s.now.Corrupt++
+	}
+	s.unchecked = false
 }
 
 // drain handles every message that was published before the word held word, or
@@ -323,17 +356,16 @@ func (s *Subscriber) drain(in *input, word uint32, start int64) {
 		if start == 0 {
 			start = linux.Now()
 		}
+		if s.unchecked {
+			s.check()
+		}
 		outcome, n := in.reader.Read(word, s.message)
 		s.consumed += uint64(n)
-		switch outcome {
-		case channel.Overrun:
+		if outcome == channel.Overrun {
 			s.now.Overrun += int64(n)
 			continue
-		case channel.Corrupt:
-			s.now.Corrupt++
-			s.now.Handled++
-			continue
 		}
+		s.unchecked = true
 		s.now.Handled++
 		if in.expects {
 			in.expects = false
@@ -341,14 +373,19 @@ func (s *Subscriber) drain(in *input, word uint32, start int64) {
 				s.now.LateWakes++
 			}
 		}
-		s.later(s.now.Delivery, start-s.message.Published)
-		s.later(s.now.Response, start-s.message.Scheduled)
+		s.later(delivery, start-s.message.Published)
+		s.later(response, start-s.message.Scheduled)
 		if s.Work > 0 {
-			// A backlog may take long: the controller is to see that it gets shorter.
-			s.progress.Count.Store(s.consumed)
+			s.work(start)
 		}
-		for s.Work > 0 && linux.Now()-start < s.Work && s.windows.Current.Load() != Stop {
-		}
+	}
+}
+
+// work spins until Work has passed since start.
+func (s *Subscriber) work(start int64) {
+	// A backlog may take long: the controller is to see that it gets shorter.
+	s.progress.Count.Store(s.consumed)
+	for linux.Now()-start < s.Work && s.windows.Current.Load() != Stop {
 	}
 }
 
@@ -370,7 +407,6 @@ func (s *Subscriber) load(u *unit, start int64) {
 		u.note() // the call that arms also sleeps
 	}
 	s.now.Arms++
-	s.Total.Arms++
 	s.intervalArms++
 }
 
@@ -389,20 +425,17 @@ func (s *Subscriber) refused(u *unit, after int64) {
 		behind += u.inputs[i].reader.Pending(u.inputs[i].word.Load())
 	}
 	s.now.EAGAIN++
-	s.Total.EAGAIN++
 	s.intervalEAGAIN++
 	s.now.Behind.Record(behind)
-	s.later(s.now.ArmWindowEAGAIN, after-u.loaded)
+	s.later(armWindowEAGAIN, after-u.loaded)
 }
 
 // woken accounts for a wake.
 func (s *Subscriber) woken(u *unit) {
-	u.woke = s.reaped
 	s.now.Wakes++
 	if s.Wait == Eventfd {
-		return // no arm ends with it, and the word was never armed
+		return // the word was never armed
 	}
-	s.Total.Wakes++
 	for i := range u.inputs {
 		if in := &u.inputs[i]; in.word.Load() != in.armed {
 			in.expects = true
@@ -410,7 +443,6 @@ func (s *Subscriber) woken(u *unit) {
 		}
 	}
 	s.now.SpuriousWakes++
-	s.Total.SpuriousWakes++
 }
 
 // unobserved counts an arm whose success only its wake shows, so that neither
@@ -422,30 +454,41 @@ func (s *Subscriber) unobserved(u *unit) {
 	}
 }
 
+// push queues the request that arms u.
 func (s *Subscriber) push(u *unit) {
-	if s.Wait == Eventfd {
+	switch s.Wait {
+	case URing:
+		in := &u.inputs[0]
+		s.ring.PushFutexWait(linux.WordAddress(in.word), in.armed, s.Mask, uring.WordFlags(in.Private), u.id)
+	case URingWaitv:
+		s.pushVector(u)
+	case Eventfd:
 		s.ring.Push(uring.PollMultishot(int(u.inputs[0].Eventfd.Fd()), u.id))
-		return
 	}
-	if s.vector != nil {
-		for i := range u.inputs {
-			in := &u.inputs[i]
-			s.vector.Set(i, linux.WordAddress(in.word), in.armed, uring.WordFlags(in.Private))
-		}
-		s.ring.Push(uring.FutexWaitv(s.vector.Addr(), len(u.inputs), u.id))
-		return
+}
+
+func (s *Subscriber) pushVector(u *unit) {
+	for i := range u.inputs {
+		in := &u.inputs[i]
+		s.vector.Set(i, linux.WordAddress(in.word), in.armed, uring.WordFlags(in.Private))
 	}
-	in := &u.inputs[0]
-	s.ring.Push(uring.FutexWait(linux.WordAddress(in.word), in.armed, s.Mask, uring.WordFlags(in.Private), u.id))
+	s.ring.Push(uring.FutexWaitv(s.vector.Addr(), len(u.inputs), u.id))
 }
 
 // begin starts a pass: it turns to the current window, accounts there for the
 // wakes that were read, and returns false where the subscriber has no part in it.
 func (s *Subscriber) begin() bool {
-	stays := !s.leaves()
-	for _, u := range s.ready {
-		if u.fired {
-			u.fired = false
+	w := s.windows.Current.Load()
+	stays := w == s.window
+	if !stays {
+		if stays = s.active(w); !stays {
+			w = 0
+		}
+		s.turn(w)
+	}
+	for _, id := range s.ready {
+		if u := &s.units[id]; u.fired {
+			u.fired, u.woke = false, s.reaped
 			s.woken(u)
 		}
 	}
@@ -467,7 +510,8 @@ func (s *Subscriber) ringLoop() error {
 			s.settle(linux.Now())
 		}
 		start := s.begun()
-		for _, u := range s.ready {
+		for _, id := range s.ready {
+			u := &s.units[id]
 			s.load(u, start)
 			s.push(u)
 			start = 0
@@ -477,33 +521,43 @@ func (s *Subscriber) ringLoop() error {
 		}
 		e := s.ring.Enter(wait, flags)
 		after := linux.Now()
-		if err := s.entered(e); err != nil {
-			return err
+		if e != 0 {
+			if err := s.entered(e); err != nil {
+				return err
+			}
 		}
 		if s.ring.Queued() != 0 {
 			return fmt.Errorf("io_uring_enter took only some of %d requests", len(s.ready))
 		}
+		armed := len(s.ready)
 		if err := s.reap(after); err != nil {
 			return err
 		}
-		armed := true
-		for _, u := range s.ready {
+		// Those that failed stay ready, and those that were woken already have become it.
+		ready := s.ready[:0]
+		for _, id := range s.ready[:armed] {
+			u := &s.units[id]
 			switch {
 			case u.failed:
-				u.failed, armed = false, false
+				u.failed = false
 				s.refused(u, after)
+				ready = append(ready, id)
 			case s.Combined:
 				s.unobserved(u)
 			default:
 				u.note()
-				s.later(s.now.ArmWindow, after-u.loaded)
+				s.later(armWindow, after-u.loaded)
 				if u.woke != 0 {
-					s.later(s.now.Rearm, after-u.woke)
+					s.later(rearm, after-u.woke)
 				}
 			}
 		}
-		s.ready, s.next = s.next, s.ready[:0]
-		if !armed {
+		if err := s.intact(); err != nil {
+			return err
+		}
+		failed := len(ready)
+		s.ready = s.ready[:failed+copy(s.ready[failed:], s.ready[armed:])]
+		if failed > 0 {
 			continue
 		}
 		if !s.Combined {
@@ -520,12 +574,15 @@ func (s *Subscriber) ringLoop() error {
 func (s *Subscriber) pollLoop() error {
 	linux.Pin()
 	defer linux.Unpin()
-	for _, u := range s.ready {
-		s.push(u)
+	for _, id := range s.ready {
+		s.push(&s.units[id])
 	}
 	for s.begin() {
 		s.drainReady()
 		s.settle(linux.Now())
+		if err := s.intact(); err != nil {
+			return err
+		}
 		s.ready = s.ready[:0]
 		if err := s.await(); err != nil {
 			return err
@@ -557,7 +614,6 @@ func (s *Subscriber) futexLoop() error {
 			// The same wait is issued again: it is no arm of its own.
 			s.now.EINTR++
 			s.now.Arms--
-			s.Total.Arms--
 			s.intervalArms--
 		default:
 			return fmt.Errorf("futex(FUTEX_WAIT): %w", e)
@@ -568,8 +624,8 @@ func (s *Subscriber) futexLoop() error {
 
 func (s *Subscriber) drainReady() {
 	start := s.begun()
-	for _, u := range s.ready {
-		s.drainUnit(u, start)
+	for _, id := range s.ready {
+		s.drainUnit(&s.units[id], start)
 		start = 0
 	}
 }
@@ -589,12 +645,17 @@ func (s *Subscriber) drainUnit(u *unit, start int64) {
 	}
 }
 
-// entered judges what io_uring_enter returned.
+// intact says whether every completion had its place in the ring.
+func (s *Subscriber) intact() error {
+	if n := s.ring.Overflow(); n != 0 {
+		return fmt.Errorf("the completion queue overflowed by %d", n)
+	}
+	return nil
+}
+
+// entered judges an error of io_uring_enter.
 func (s *Subscriber) entered(e linux.Errno) error {
-	switch e {
-	case 0:
-		return nil
-	case linux.EINTR:
+	if e == linux.EINTR {
 		s.now.EINTR++
 		return nil
 	}
@@ -604,19 +665,23 @@ func (s *Subscriber) entered(e linux.Errno) error {
 // await blocks until a unit is ready.
 func (s *Subscriber) await() error {
 	for len(s.ready) == 0 {
-		if err := s.entered(s.ring.Enter(1, uring.GetEvents)); err != nil {
+		e := s.ring.Enter(1, uring.GetEvents)
+		now := linux.Now()
+		if e != 0 {
+			if err := s.entered(e); err != nil {
+				return err
+			}
+		}
+		if err := s.reap(now); err != nil {
 			return err
 		}
-		if err := s.reap(linux.Now()); err != nil {
-			return err
-		}
-		s.ready, s.next = s.next, s.ready
 		s.start = s.reaped
 	}
 	return nil
 }
 
-// reap takes the completions and leaves their units in next.
+// reap takes the completions, and adds the units of the wakes among them to those
+// that are ready.
 func (s *Subscriber) reap(now int64) error {
 	for c, ok := s.ring.Next(); ok; c, ok = s.ring.Next() {
 		u := &s.units[c.UserData]
@@ -628,19 +693,16 @@ func (s *Subscriber) reap(now int64) error {
 			if u.fired {
 				continue // an eventfd that was written to twice
 			}
-			u.fired, s.reaped = true, now
 			if len(u.inputs) == 1 {
 				u.inputs[0].reader.Prefetch()
 			}
+			u.fired, s.reaped = true, now
+			s.ready = append(s.ready, u.id)
 		case c.Errno() == linux.EAGAIN && s.Wait != Eventfd:
 			u.failed = true
 		default:
 			return fmt.Errorf("a wait completed with %w", c.Errno())
 		}
-		s.next = append(s.next, u)
-	}
-	if n := s.ring.Overflow(); n != 0 {
-		return fmt.Errorf("the completion queue overflowed by %d", n)
 	}
 	return nil
 }

@@ -3,7 +3,9 @@ package linux
 import (
 	"errors"
 	"fmt"
+	"os"
 	"slices"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 )
@@ -115,18 +117,50 @@ func GetSched() (Sched, error) {
 // SetAffinity restricts the calling thread to cpus and reads back what the
 // kernel granted; it is an error if that differs.
 func SetAffinity(cpus []int) ([]int, error) {
-	var set unix.CPUSet
-	for _, c := range cpus {
-		set.Set(c)
-	}
-	if err := unix.SchedSetaffinity(0, &set); err != nil {
-		return nil, fmt.Errorf("affinity to CPUs %v: %w; name CPUs that are online and that this cpuset allows", cpus, err)
+	if err := setAffinity(0, cpus); err != nil {
+		return nil, err
 	}
 	got, err := Affinity()
 	if err == nil && !slices.Equal(got, slices.Sorted(slices.Values(cpus))) {
 		err = fmt.Errorf("affinity to CPUs %v: the kernel granted %v", cpus, got)
 	}
 	return got, err
+}
+
+func setAffinity(thread int, cpus []int) error {
+	var set unix.CPUSet
+	for _, c := range cpus {
+		set.Set(c)
+	}
+	if err := unix.SchedSetaffinity(thread, &set); err != nil {
+		return fmt.Errorf("affinity to CPUs %v: %w; name CPUs that are online and that this cpuset allows", cpus, err)
+	}
+	return nil
+}
+
+// SetProcessAffinity restricts every thread that the process has to cpus, the Go
+// runtime's own among them; those to come have it from the thread that makes them.
+func SetProcessAffinity(cpus []int) error {
+	for done := map[int]bool{}; ; {
+		before := len(done)
+		threads, err := os.ReadDir("/proc/self/task")
+		if err != nil {
+			return err
+		}
+		for _, t := range threads {
+			id, err := strconv.Atoi(t.Name())
+			if err != nil || done[id] {
+				continue
+			}
+			if err := setAffinity(id, cpus); err != nil && !errors.Is(err, unix.ESRCH) {
+				return err
+			}
+			done[id] = true
+		}
+		if len(done) == before {
+			return nil // none was made meanwhile by one that was not restricted yet
+		}
+	}
 }
 
 // Affinity returns the CPUs that the calling thread may run on, in order.

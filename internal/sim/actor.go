@@ -269,7 +269,7 @@ func (o *order) runActor(i int, ctl *control, channels []*channel.Channel, event
 		if err := sub.Run(); err != nil {
 			return fail(err)
 		}
-		d.report.Total, d.report.Cancelled = sub.Total, sub.Cancelled
+		d.report.Total, d.report.Cancelled = sub.Total(), sub.Cancelled
 	}
 	d.report.Phases, d.warmups = phases, func() { p.warmups(windows, phases) }
 	return d

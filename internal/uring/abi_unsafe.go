@@ -151,8 +151,14 @@ var (
 // FutexWait is an arm: it completes with 0 when a wake whose mask shares a bit
 // with mask reaches the word at addr, and inline with -EAGAIN where the word
 // does not hold value (io_uring/futex.c, Linux 6.7).
-func FutexWait(addr uint64, value, mask uint32, flags FutexFlags, id uint64) SQE {
-	return SQE{Opcode: OpFutexWait, FD: int32(flags), Addr: addr, Off: uint64(value), Addr3: uint64(mask), UserData: id}
+func FutexWait(addr uint64, value, mask uint32, flags FutexFlags, id uint64) (e SQE) {
+	e.futexWait(addr, value, mask, flags, id)
+	return e
+}
+
+func (e *SQE) futexWait(addr uint64, value, mask uint32, flags FutexFlags, id uint64) {
+	*e = SQE{}
+	e.Opcode, e.FD, e.Addr, e.Off, e.Addr3, e.UserData = OpFutexWait, int32(flags), addr, uint64(value), uint64(mask), id
 }
 
 // FutexWake wakes up to n waiters on the word at addr and completes with how

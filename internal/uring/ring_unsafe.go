@@ -24,11 +24,9 @@ import (
 //	                                  cqes        kernel writes
 //	sqes (IORING_OFF_SQES)            program writes
 type Ring struct {
-	fd     int
-	mem    []byte
-	sqeMem []byte
-	sqes   []SQE
-	cqes   []CQE
+	fd   int
+	sqes []SQE
+	cqes []CQE
 	// The kernel reads these two on the thread that calls Enter only: in that call, and
 	// where it posts CQEs by task work. Plain stores do, which do not wait, as Go's atomic
 	// ones do on amd64, until every store before them has its cache line.
@@ -42,6 +40,8 @@ type Ring struct {
 	submitted uint32 // tail up to which the kernel took requests
 	pending   int    // requests that the kernel took and that will still complete
 	head      uint32 // own copy of *cqHead
+	mem       []byte
+	sqeMem    []byte
 }
 
 // Setup makes a ring for the calling thread with room for entries submissions
@@ -93,6 +93,17 @@ func (r *Ring) Push(e SQE) bool {
 		return false
 	}
 	r.sqes[r.tail&r.sqMask] = e
+	r.tail++
+	return true
+}
+
+// PushFutexWait is Push of FutexWait, written where the kernel reads it: an event loop
+// arms on the way from a wake to the next wait.
+func (r *Ring) PushFutexWait(addr uint64, value, mask uint32, flags FutexFlags, id uint64) bool {
+	if r.tail-r.submitted > r.sqMask {
+		return false
+	}
+	r.sqes[r.tail&r.sqMask].futexWait(addr, value, mask, flags, id)
 	r.tail++
 	return true
 }
