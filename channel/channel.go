@@ -377,7 +377,6 @@ func (p *Publisher) Publish(m Message) (moved bool) {
 
 // Incoming is where a Reader puts a message; one can serve many readers.
 type Incoming struct {
-	Message
 	sum   uint32
 	size  int      // words of the message: its stamps and its payload
 	words []uint64 // as they were copied
@@ -392,6 +391,11 @@ func NewIncoming(channels ...*Channel) *Incoming {
 	}
 	words := make([]uint64, size)
 	return &Incoming{words: words, bytes: asBytes(words)}
+}
+
+// Message is what came with the message besides its payload.
+func (m *Incoming) Message() Message {
+	return Message{Published: int64(m.words[0]), Scheduled: int64(m.words[1]), Sequence: m.words[2]}
 }
 
 // Payload is the payload of the message, up to the next one that is put here.
@@ -498,6 +502,5 @@ func (r *Reader) Read(word uint32, m *Incoming) (Outcome, uint32) {
 		return Overrun, 1
 	}
 	m.size = len(words)
-	m.Message = Message{Published: int64(words[0]), Scheduled: int64(words[1]), Sequence: words[2]}
 	return Read, 1
 }

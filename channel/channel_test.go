@@ -72,8 +72,8 @@ func TestInOrder(t *testing.T) {
 			if outcome, n := r.Read(word, m); outcome != Read || n != 1 || !m.Whole() {
 				t.Fatalf("message %d: outcome %d, %d, whole %t", i, outcome, n, m.Whole())
 			}
-			if want := (Message{int64(i), -int64(i), i}); m.Message != want || binary.NativeEndian.Uint64(m.Payload(ch)) != i^0xff || len(m.Payload(ch)) != 20 {
-				t.Fatalf("got %+v %x, want %+v", m.Message, m.Payload(ch), want)
+			if want := (Message{int64(i), -int64(i), i}); m.Message() != want || binary.NativeEndian.Uint64(m.Payload(ch)) != i^0xff || len(m.Payload(ch)) != 20 {
+				t.Fatalf("got %+v %x, want %+v", m.Message(), m.Payload(ch), want)
 			}
 			if r.Pending(word) != 0 {
 				t.Fatal("there is more than was published")
@@ -97,8 +97,8 @@ func TestOverrun(t *testing.T) {
 			t.Fatalf("outcome %d, %d lost; 13 of 21 do not fit into 8", outcome, n)
 		}
 		for i := uint64(13); i < 21; i++ {
-			if outcome, _ := r.Read(word, m); outcome != Read || m.Sequence != i {
-				t.Fatalf("outcome %d, message %d, want %d", outcome, m.Sequence, i)
+			if outcome, _ := r.Read(word, m); outcome != Read || m.Message().Sequence != i {
+				t.Fatalf("outcome %d, message %d, want %d", outcome, m.Message().Sequence, i)
 			}
 		}
 	}
@@ -118,8 +118,8 @@ func TestOverwritten(t *testing.T) {
 	if outcome, n := r.Read(old, m); outcome != Overrun || n != 1 {
 		t.Errorf("outcome %d, %d: message 0 was overwritten by message 4", outcome, n)
 	}
-	if outcome, _ := r.Read(old, m); outcome != Read || m.Sequence != 1 {
-		t.Errorf("outcome %d, message %d, want 1", outcome, m.Sequence)
+	if outcome, _ := r.Read(old, m); outcome != Read || m.Message().Sequence != 1 {
+		t.Errorf("outcome %d, message %d, want 1", outcome, m.Message().Sequence)
 	}
 }
 
@@ -158,8 +158,8 @@ func TestHelp(t *testing.T) {
 		t.Errorf("the word moved by %d, want 2: the other's message and its own", d)
 	}
 	for _, want := range []uint64{7, 7, 8} {
-		if outcome, _ := r.Read(ch.Word().Load(), m); outcome != Read || m.Sequence != want {
-			t.Errorf("outcome %d, message %d, want %d", outcome, m.Sequence, want)
+		if outcome, _ := r.Read(ch.Word().Load(), m); outcome != Read || m.Message().Sequence != want {
+			t.Errorf("outcome %d, message %d, want %d", outcome, m.Message().Sequence, want)
 		}
 	}
 }
@@ -200,14 +200,14 @@ func TestConcurrent(t *testing.T) {
 					case outcome == Overrun:
 						lost += n
 					case !m.Whole():
-						t.Errorf("a torn message of publisher %d", m.Published)
+						t.Errorf("a torn message of publisher %d", m.Message().Published)
 						return
 					default:
-						if read++; int64(m.Sequence) <= last[m.Published] {
-							t.Errorf("publisher %d: message %d after %d", m.Published, m.Sequence, last[m.Published])
+						if read++; int64(m.Message().Sequence) <= last[m.Message().Published] {
+							t.Errorf("publisher %d: message %d after %d", m.Message().Published, m.Message().Sequence, last[m.Message().Published])
 							return
 						}
-						last[m.Published] = int64(m.Sequence)
+						last[m.Message().Published] = int64(m.Message().Sequence)
 					}
 				}
 				if r.Pending(ch.Word().Load()) != 0 {
@@ -290,8 +290,8 @@ func FuzzModel(f *testing.F) {
 				switch {
 				case lost > 0 && (outcome != Overrun || int(by) != lost):
 					t.Fatalf("reader %d: outcome %d by %d, want %d overrun", i, outcome, by, lost)
-				case lost == 0 && (outcome != Read || by != 1 || !m.Whole() || m.Sequence != model[position[i]]):
-					t.Fatalf("reader %d: outcome %d by %d, message %d, want %d", i, outcome, by, m.Sequence, model[position[i]])
+				case lost == 0 && (outcome != Read || by != 1 || !m.Whole() || m.Message().Sequence != model[position[i]]):
+					t.Fatalf("reader %d: outcome %d by %d, message %d, want %d", i, outcome, by, m.Message().Sequence, model[position[i]])
 				}
 				position[i] += int(by)
 			case 6, 7: // a publisher dies in order, and another takes its place

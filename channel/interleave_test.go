@@ -236,7 +236,7 @@ func read(n int) func(*world, *actor) {
 			for r.Pending(word) > 0 {
 				index := r.next
 				outcome, by := r.Read(word, m)
-				switch got := (tag{uint64(m.Published), m.Sequence}); {
+				switch got := (tag{uint64(m.Message().Published), m.Message().Sequence}); {
 				case outcome == Read && !m.Whole():
 					w.t.Errorf("a torn message at queue index %d", index)
 				case outcome == Read && got != w.sent[index]:

@@ -100,7 +100,6 @@ type Subscriber struct {
 	// What is touched on the way from a wake to the next arm lies together.
 	windows      *Windows
 	window       uint32
-	unchecked    bool   // the message's checksum was not looked at yet
 	now          *Stats // the current window's
 	reaped       int64  // ns: when the last wake was read
 	start        int64  // ns: reaped, if handling begins at once; else 0
@@ -108,6 +107,8 @@ type Subscriber struct {
 	ready        []uint64 // ids of units to be handled and armed
 	units        []unit
 	message      *channel.Incoming
+	began        int64 // ns: when the message began to be handled; 0 once it is accounted for
+	announced    int64 // ns: when the wake was read that was for it; 0 is none
 	consumed     uint64
 	intervalArms int64
 	taken        int // samples that wait to be recorded
@@ -210,7 +211,7 @@ func (s *Subscriber) loop() error {
 		u.woke, u.fired, u.failed = 0, false, false
 		s.ready = append(s.ready, u.id)
 	}
-	defer s.flush()
+	defer s.leave()
 	if s.Wait == Futex {
 		return s.futexLoop()
 	}
@@ -244,6 +245,16 @@ func (s *Subscriber) loop() error {
 		s.vector = nil
 	}
 	return err
+}
+
+// leave accounts for what the last pass left over.
+func (s *Subscriber) leave() {
+	s.flush()
+	for i := range s.units {
+		if s.units[i].fired { // no pass followed the wake
+			s.idle.Wakes++
+		}
+	}
 }
 
 // turn closes the accounts of the window that was and opens those of w; 0 is no
@@ -291,10 +302,12 @@ func (s *Subscriber) intervalEnds(at int64) {
 	s.intervalArms, s.intervalEAGAIN = 0, 0
 }
 
-// flush does what has waited until everything was armed: it records what was measured,
-// and looks at the checksum of the last message.
+// flush does what has waited until everything was armed: it accounts for the last
+// message, and records what was measured.
 func (s *Subscriber) flush() {
-	s.check()
+	if s.began != 0 {
+		s.accountMessage()
+	}
 	for _, m := range s.samples[:s.taken] {
 		s.histogram(m.of).Record(m.v)
 		if s.limit > 0 && m.v > s.limit && (m.of == rearm || m.of == delivery) && s.progress.Broke.Load() == 0 {
@@ -338,14 +351,21 @@ func (s *Subscriber) later(of measure, v int64) {
 	s.taken++
 }
 
-// check looks at the checksum of the message that was handled last. That is this
-// program's own doubt, no part of handling, so it waits until everything is armed, or
-// until the next message takes the place.
-func (s *Subscriber) check() {
-	if s.unchecked && !s.message.Whole() {
+// accountMessage accounts for the message that was handled last, and looks at its
+// checksum. None of that is handling, so it waits until everything is armed, or until
+// the next message takes the place.
+func (s *Subscriber) accountMessage() {
+	began, announced := s.began, s.announced
+	s.began, s.announced = 0, 0
+	m := s.message.Message()
+	s.later(delivery, began-m.Published)
+	s.later(response, began-m.Scheduled)
+	if announced != 0 && announced-m.Published > s.Late {
+		s.now.LateWakes++
+	}
+	if !s.message.Whole() {
 		s.now.Corrupt++
 	}
-	s.unchecked = false
 }
 
 // drain handles every message that was published before the word held word, or
@@ -356,8 +376,8 @@ func (s *Subscriber) drain(in *input, word uint32, start int64) {
 		if start == 0 {
 			start = linux.Now()
 		}
-		if s.unchecked {
-			s.check()
+		if s.began != 0 {
+			s.accountMessage()
 		}
 		outcome, n := in.reader.Read(word, s.message)
 		s.consumed += uint64(n)
@@ -365,16 +385,11 @@ func (s *Subscriber) drain(in *input, word uint32, start int64) {
 			s.now.Overrun += int64(n)
 			continue
 		}
-		s.unchecked = true
 		s.now.Handled++
+		s.began = start
 		if in.expects {
-			in.expects = false
-			if s.reaped-s.message.Published > s.Late {
-				s.now.LateWakes++
-			}
+			in.expects, s.announced = false, s.reaped
 		}
-		s.later(delivery, start-s.message.Published)
-		s.later(response, start-s.message.Scheduled)
 		if s.Work > 0 {
 			s.work(start)
 		}
@@ -430,21 +445,6 @@ func (s *Subscriber) refused(u *unit, after int64) {
 	s.later(armWindowEAGAIN, after-u.loaded)
 }
 
-// woken accounts for a wake.
-func (s *Subscriber) woken(u *unit) {
-	s.now.Wakes++
-	if s.Wait == Eventfd {
-		return // the word was never armed
-	}
-	for i := range u.inputs {
-		if in := &u.inputs[i]; in.word.Load() != in.armed {
-			in.expects = true
-			return
-		}
-	}
-	s.now.SpuriousWakes++
-}
-
 // unobserved counts an arm whose success only its wake shows, so that neither
 // its window nor its latency has an end to measure.
 func (s *Subscriber) unobserved(u *unit) {
@@ -475,23 +475,18 @@ func (s *Subscriber) pushVector(u *unit) {
 	s.ring.Push(uring.FutexWaitv(s.vector.Addr(), len(u.inputs), u.id))
 }
 
-// begin starts a pass: it turns to the current window, accounts there for the
-// wakes that were read, and returns false where the subscriber has no part in it.
-func (s *Subscriber) begin() bool {
+// stays turns to the current window and returns false where the subscriber has no part
+// in it.
+func (s *Subscriber) stays() bool {
 	w := s.windows.Current.Load()
-	stays := w == s.window
+	if w == s.window {
+		return true
+	}
+	stays := s.active(w)
 	if !stays {
-		if stays = s.active(w); !stays {
-			w = 0
-		}
-		s.turn(w)
+		w = 0
 	}
-	for _, id := range s.ready {
-		if u := &s.units[id]; u.fired {
-			u.fired, u.woke = false, s.reaped
-			s.woken(u)
-		}
-	}
+	s.turn(w)
 	return stays
 }
 
@@ -503,7 +498,7 @@ func (s *Subscriber) ringLoop() error {
 	if s.Combined {
 		wait, flags = 1, uring.GetEvents
 	}
-	for s.begin() {
+	for s.stays() {
 		if s.Combined {
 			// The enter that arms also waits: what is to be recorded must be so before.
 			s.drainReady()
@@ -577,7 +572,7 @@ func (s *Subscriber) pollLoop() error {
 	for _, id := range s.ready {
 		s.push(&s.units[id])
 	}
-	for s.begin() {
+	for s.stays() {
 		s.drainReady()
 		s.settle(linux.Now())
 		if err := s.intact(); err != nil {
@@ -597,7 +592,7 @@ func (s *Subscriber) futexLoop() error {
 	defer linux.Unpin()
 	u := &s.units[0]
 	in := &u.inputs[0]
-	for s.begin() {
+	for s.stays() {
 		s.drainReady()
 		s.settle(linux.Now())
 		s.load(u, 0)
@@ -637,11 +632,25 @@ func (s *Subscriber) begun() int64 {
 	return start
 }
 
-// drainUnit handles the messages of a unit, from start on as drain has it.
+// drainUnit accounts for the wake of a unit, if one was read, and handles its messages,
+// from start on as drain has it.
 func (s *Subscriber) drainUnit(u *unit, start int64) {
+	woken := u.fired
+	if woken {
+		u.fired, u.woke = false, s.reaped
+		s.now.Wakes++
+	}
 	for i := range u.inputs {
-		s.drain(&u.inputs[i], u.inputs[i].word.Load(), start)
+		in := &u.inputs[i]
+		word := in.word.Load()
+		if woken && word != in.armed {
+			in.expects, woken = true, false
+		}
+		s.drain(in, word, start)
 		start = 0
+	}
+	if woken && s.Wait != Eventfd { // with one, the word was never armed
+		s.now.SpuriousWakes++
 	}
 }
 

@@ -445,6 +445,7 @@ func TestQEMUDies(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := command(t, "vm", "--kernel", filepath.Join(dir, "bzImage"), "--qemu", qemu, "pair")
+	p.Env = append(p.Env, "TMPDIR="+dir) // what it unpacks stays when it is killed
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -173,7 +173,7 @@ func TestPushFull(t *testing.T) {
 			t.Fatalf("no room for request %d of 4", i)
 		}
 	}
-	if r.Push(SQE{}) {
+	if r.Push(SQE{}) || r.PushFutexWait(linux.WordAddress(w[0]), 1, 1, FutexU32, 4) {
 		t.Error("a fifth request fits into 4 entries")
 	}
 	if r.Queued() != 4 {
@@ -182,6 +182,32 @@ func TestPushFull(t *testing.T) {
 	for i := range 4 {
 		if c := next(t, r); c.UserData != uint64(i) || c.Errno() != syscall.EAGAIN {
 			t.Errorf("%+v", c)
+		}
+	}
+}
+
+// TestStaleFields: nothing is left in an entry of the request that was there before,
+// which the kernel would answer with -EINVAL.
+func TestStaleFields(t *testing.T) {
+	lockThread(t)
+	r, err := Setup(1, 2, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	w := words(t, 1)
+	full := SQE{Opcode: 255, Flags: 4, IOPrio: 5, FD: 6, Off: 7, Addr: 8, Len: 9, OpFlags: 10, UserData: 11, BufIndex: 12, Personality: 13, SpliceFD: 14, Addr3: 15}
+	for name, push := range map[string]func() bool{
+		"Push":          func() bool { return r.Push(FutexWait(linux.WordAddress(w[0]), 1, 1, FutexU32, 1)) },
+		"PushFutexWait": func() bool { return r.PushFutexWait(linux.WordAddress(w[0]), 1, 1, FutexU32, 1) },
+	} {
+		r.Push(full)
+		if c := next(t, r); c.Errno() != syscall.EINVAL {
+			t.Fatalf("a request of no kind: %+v", c)
+		}
+		push()
+		if c := next(t, r); c.Errno() != syscall.EAGAIN || c.UserData != 1 {
+			t.Errorf("%s: %+v", name, c)
 		}
 	}
 }
@@ -216,7 +242,7 @@ func TestArmAllocations(t *testing.T) {
 
 // armAndWake arms a wait, wakes it by futex(2) and takes its completion.
 func armAndWake(r *Ring, word *atomic.Uint32) {
-	r.Push(FutexWait(linux.WordAddress(word), 0, linux.MatchAny, WordFlags(true), 1))
+	r.PushFutexWait(linux.WordAddress(word), 0, linux.MatchAny, WordFlags(true), 1)
 	r.Enter(0, 0)
 	linux.FutexWake(word, linux.WakeAll, linux.MatchAny, true)
 	for {
