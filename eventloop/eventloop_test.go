@@ -38,6 +38,7 @@ type bench struct {
 	count   atomic.Uint64
 	done    atomic.Uint64
 	ended   chan error
+	leave func() // ends the minder's thread
 }
 
 // start starts a subscriber in window 1, and its minder where mind is set.
@@ -83,7 +84,8 @@ func start(t testing.TB, c SubscriberConfig, mind bool) *bench {
 			}
 		}
 	})
-	t.Cleanup(func() { close(stopped); minding.Wait() })
+	b.leave = sync.OnceFunc(func() { close(stopped); minding.Wait() })
+	t.Cleanup(b.leave)
 	b.await("armed", func() bool { return b.done.Load() == 1 && linux.Asleep(int(b.sub.thread.Load())) })
 	return b
 }
@@ -120,6 +122,7 @@ func (b *bench) stop() *Stats {
 	case <-time.After(10 * time.Second):
 		b.t.Fatal("the loop does not end")
 	}
+	b.leave()
 	b.minder.Account()
 	if n, _ := linux.FutexWake(b.ch.Word(), linux.WakeAll, linux.MatchAny, false); n != 0 {
 		b.t.Errorf("%d waiters are left in the kernel", n)

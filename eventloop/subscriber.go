@@ -639,6 +639,7 @@ func (s *Subscriber) drainUnit(u *unit, start int64) {
 	if woken {
 		u.fired, u.woke = false, s.reaped
 		s.now.Wakes++
+		woken = s.Wait != Eventfd // with one, the word was never armed
 	}
 	for i := range u.inputs {
 		in := &u.inputs[i]
@@ -649,7 +650,7 @@ func (s *Subscriber) drainUnit(u *unit, start int64) {
 		s.drain(in, word, start)
 		start = 0
 	}
-	if woken && s.Wait != Eventfd { // with one, the word was never armed
+	if woken {
 		s.now.SpuriousWakes++
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -17,41 +16,13 @@ import (
 // it, cannot run futex waits on an io_uring.
 var ErrUnsupported = errors.New("no futex waits on an io_uring")
 
-// Probe finds out by doing whether this thread can make a ring and arm a futex
-// wait on it (Linux 6.7). Its error wraps ErrUnsupported and says what is missing
-// and how to get it.
-func Probe() error { return probe(OpFutexWait) }
-
-func probe(op Opcode) error {
+// Probe finds out by doing whether this thread can make a ring and issue a futex
+// operation on it (Linux 6.7). Its error wraps ErrUnsupported where the kernel, or this
+// user on it, cannot, and says what is missing and how to get it.
+func Probe(op Opcode) error {
 	r, err := Setup(8, 8, 0)
 	if err != nil {
 		return fmt.Errorf("%w: %w; %s", ErrUnsupported, err, whyNoRing(err))
-	}
-	defer r.Close()
-	mem, err := linux.MapAnonymous(os.Getpagesize())
-	if err != nil {
-		return err
-	}
-	defer linux.Unmap(mem)
-	word := linux.Uint32At(mem, 0)
-	got, err := tryWait(r, op, word)
-	switch {
-	case err != nil:
-		return fmt.Errorf("%w: io_uring_enter: %w; a seccomp filter may forbid it", ErrUnsupported, err)
-	case got == syscall.EAGAIN:
-		return nil
-	case got == syscall.EINVAL:
-		return fmt.Errorf("%w: this kernel has no IORING_OP_FUTEX_WAIT (operation %d: %w); it came with Linux 6.7, boot that or a newer one", ErrUnsupported, op, got)
-	}
-	return fmt.Errorf("%w: operation %d completed with %w instead of EAGAIN on a word that differs", ErrUnsupported, op, got)
-}
-
-// ProbeOp finds out by doing whether this thread can issue a futex operation; Probe
-// must have succeeded.
-func ProbeOp(op Opcode) error {
-	r, err := Setup(8, 8, 0)
-	if err != nil {
-		return err
 	}
 	defer r.Close()
 	mem, err := linux.MapAnonymous(os.Getpagesize())
@@ -64,39 +35,31 @@ func ProbeOp(op Opcode) error {
 		return err
 	}
 	defer vector.Close()
+	// The word holds 0, and who waits says 1.
 	word := linux.WordAddress(linux.Uint32At(mem, 0))
 	vector.Set(0, word, 1, FutexU32)
-	requests := map[Opcode]struct {
-		e    SQE
-		want syscall.Errno
-	}{
-		OpFutexWait:  {FutexWait(word, 1, linux.MatchAny, FutexU32, 1), syscall.EAGAIN},
-		OpFutexWake:  {FutexWake(word, 1, FutexU32, 1), 0},
-		OpFutexWaitv: {FutexWaitv(vector.Addr(), 1, 1), syscall.EAGAIN},
+	name, e, want := "IORING_OP_FUTEX_WAIT", FutexWait(word, 1, linux.MatchAny, FutexU32, 1), syscall.EAGAIN
+	switch op {
+	case OpFutexWake:
+		name, e, want = "IORING_OP_FUTEX_WAKE", FutexWake(word, 1, FutexU32, 1), 0
+	case OpFutexWaitv:
+		name, e = "IORING_OP_FUTEX_WAITV", FutexWaitv(vector.Addr(), 1, 1)
 	}
-	r.Push(requests[op].e)
-	if e := r.Enter(1, GetEvents); e != 0 {
-		return fmt.Errorf("io_uring_enter: %w", e)
-	}
-	if c, ok := r.Next(); !ok || c.Errno() != requests[op].want {
-		return fmt.Errorf("operation %d completed with %d", op, c.Res)
-	}
-	return nil
-}
-
-// tryWait arms a wait that must fail: the word holds 0 and the request says 1.
-func tryWait(r *Ring, op Opcode, word *atomic.Uint32) (syscall.Errno, error) {
-	e := FutexWait(linux.WordAddress(word), 1, linux.MatchAny, FutexU32, 1)
 	e.Opcode = op
 	r.Push(e)
 	if errno := r.Enter(1, GetEvents); errno != 0 {
-		return 0, errno
+		return fmt.Errorf("%w: io_uring_enter: %w; a seccomp filter may forbid it", ErrUnsupported, errno)
 	}
-	c, ok := r.Next()
-	if !ok {
-		return 0, errors.New("no completion")
+	switch c, ok := r.Next(); {
+	case !ok:
+		return fmt.Errorf("%w: operation %d did not complete", ErrUnsupported, op)
+	case c.Errno() == want:
+		return nil
+	case c.Errno() == syscall.EINVAL:
+		return fmt.Errorf("%w: this kernel has no %s (operation %d: %w); it came with Linux 6.7, boot that or a newer one", ErrUnsupported, name, op, c.Errno())
+	default:
+		return fmt.Errorf("%w: operation %d completed with %d", ErrUnsupported, op, c.Res)
 	}
-	return c.Errno(), nil
 }
 
 func whyNoRing(err error) string {

@@ -215,10 +215,10 @@ func TestStaleFields(t *testing.T) {
 // TestProbe: the operation is found by doing, and one that no kernel has is missed.
 func TestProbe(t *testing.T) {
 	lockThread(t)
-	if err := Probe(); err != nil {
+	if err := Probe(OpFutexWait); err != nil {
 		t.Fatal(err)
 	}
-	err := probe(250)
+	err := Probe(250)
 	if !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), "no IORING_OP_FUTEX_WAIT") || !strings.Contains(err.Error(), "6.7") {
 		t.Errorf("an operation that does not exist: %v", err)
 	}
