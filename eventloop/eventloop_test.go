@@ -38,7 +38,7 @@ type bench struct {
 	count   atomic.Uint64
 	done    atomic.Uint64
 	ended   chan error
-	leave func() // ends the minder's thread
+	leave   func() // ends the minder's thread
 }
 
 // start starts a subscriber in window 1, and its minder where mind is set.

@@ -478,10 +478,11 @@ func (s *Subscriber) pushVector(u *unit) {
 // stays turns to the current window and returns false where the subscriber has no part
 // in it.
 func (s *Subscriber) stays() bool {
+	return s.windows.Current.Load() == s.window || s.turns()
+}
+
+func (s *Subscriber) turns() bool {
 	w := s.windows.Current.Load()
-	if w == s.window {
-		return true
-	}
 	stays := s.active(w)
 	if !stays {
 		w = 0
@@ -693,7 +694,11 @@ func (s *Subscriber) await() error {
 // reap takes the completions, and adds the units of the wakes among them to those
 // that are ready.
 func (s *Subscriber) reap(now int64) error {
-	for c, ok := s.ring.Next(); ok; c, ok = s.ring.Next() {
+	for {
+		c, ok := s.ring.Next()
+		if !ok {
+			return nil
+		}
 		u := &s.units[c.UserData]
 		switch {
 		case c.Res >= 0:
@@ -714,5 +719,4 @@ func (s *Subscriber) reap(now int64) error {
 			return fmt.Errorf("a wait completed with %w", c.Errno())
 		}
 	}
-	return nil
 }
