@@ -1,6 +1,8 @@
 package eventloop
 
 import (
+	"bytes"
+	"encoding/binary"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -29,6 +31,7 @@ func TestMain(m *testing.M) {
 // the test itself is.
 type bench struct {
 	t       testing.TB
+	mem     []byte
 	ch      *channel.Channel
 	pub     *channel.Publisher
 	windows Windows
@@ -46,7 +49,7 @@ func start(t testing.TB, c SubscriberConfig, mind bool) *bench {
 	t.Helper()
 	config := channel.Config{MaxSize: 64, QueueSize: 16, Publishers: 1}
 	mem := linuxtest.Map(t, 64+config.Size())
-	b := &bench{t: t, ch: channel.Create(mem[64:], config), ended: make(chan error, 1), stats: NewStats()}
+	b := &bench{t: t, mem: mem, ch: channel.Create(mem[64:], config), ended: make(chan error, 1), stats: NewStats()}
 	var err error
 	if b.pub, _, err = b.ch.Claim(0, 1, nil); err != nil {
 		t.Fatal(err)
@@ -202,6 +205,34 @@ func TestSpuriousWake(t *testing.T) {
 				t.Errorf("spurious %d, wakes %d, lost %d, late %d; want 3, 4, 0, 0", s.SpuriousWakes, s.Wakes, s.LostWakes, s.LateWakes)
 			}
 		})
+	}
+}
+
+// TestCorrupt damages one of two messages before their wake: both are handled, and the
+// damaged one is found, be it the last of the pass or not.
+func TestCorrupt(t *testing.T) {
+	for name, c := range kinds {
+		for damaged := range uint64(2) {
+			t.Run(fmt.Sprintf("%s, message %d", name, damaged), func(t *testing.T) {
+				b := start(t, c, true)
+				marks := [2]uint64{0x0123456789abcdef, 0xfedcba9876543210}
+				for _, mark := range marks {
+					binary.NativeEndian.PutUint64(b.pub.Payload(), mark)
+					b.publish(-1)
+				}
+				mark := binary.NativeEndian.AppendUint64(nil, marks[damaged])
+				at := bytes.Index(b.mem, mark)
+				if at < 0 || bytes.Count(b.mem, mark) != 1 {
+					t.Fatal("the payload is not in the channel's memory once")
+				}
+				b.mem[at] ^= 1
+				b.wake()
+				b.await("both messages", func() bool { return b.count.Load() == 2 })
+				if s := b.stop(); s.Corrupt != 1 || s.Handled != 2 {
+					t.Errorf("%d corrupt of %d handled; want 1 of 2", s.Corrupt, s.Handled)
+				}
+			})
+		}
 	}
 }
 
