@@ -380,7 +380,6 @@ type Incoming struct {
 	sum   uint32
 	size  int      // words of the message: its stamps and its payload
 	words []uint64 // as they were copied
-	bytes []byte   // the same memory
 }
 
 // NewIncoming returns room for a message of any of the channels.
@@ -389,8 +388,7 @@ func NewIncoming(channels ...*Channel) *Incoming {
 	for _, ch := range channels {
 		size = max(size, stampSize/8+ch.payloadWords())
 	}
-	words := make([]uint64, size)
-	return &Incoming{words: words, bytes: asBytes(words)}
+	return &Incoming{words: make([]uint64, size)}
 }
 
 // Message is what came with the message besides its payload.
@@ -399,12 +397,14 @@ func (m *Incoming) Message() Message {
 }
 
 // Payload is the payload of the message, up to the next one that is put here.
-func (m *Incoming) Payload(ch *Channel) []byte { return m.bytes[stampSize : stampSize+ch.MaxSize] }
+func (m *Incoming) Payload(ch *Channel) []byte {
+	return asBytes(m.words)[stampSize : stampSize+ch.MaxSize]
+}
 
 // Whole says whether the message's checksum is right, which no fault of a publisher may
 // change. Read does not look, so that who handles a message can do it when there is time.
 func (m *Incoming) Whole() bool {
-	return crc32.Checksum(m.bytes[:8*m.size], castagnoli) == m.sum
+	return crc32.Checksum(asBytes(m.words[:m.size]), castagnoli) == m.sum
 }
 
 // Reader reads a channel's messages in order. It belongs to one thread. It holds
