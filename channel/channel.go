@@ -452,13 +452,17 @@ func (r *Reader) advance(n uint32) {
 	}
 }
 
+// message returns the words of the message that a slot's value names.
+func (r *Reader) message(slot uint64) []atomic.Uint64 {
+	first := messageOf(slot) * r.stride
+	return r.messages[first : first+r.words]
+}
+
 // Prefetch begins to bring the next message into the cache, where one was published: its
 // slot and its lines are one miss after the other, which can be under way while the caller
 // does something else. It is no step: what it reads is not used.
 func (r *Reader) Prefetch() {
-	slot := r.slots[r.next&uint32(len(r.slots)-1)].Load()
-	first := messageOf(slot) * r.stride
-	msg := r.messages[first : first+r.words]
+	msg := r.message(r.slots[r.next&uint32(len(r.slots)-1)].Load())
 	msg[0].Load()
 	msg[len(msg)-1].Load()
 }
@@ -487,8 +491,7 @@ func (r *Reader) Read(word uint32, m *Incoming) (Outcome, uint32) {
 	if indexOf(slot) != index {
 		return Overrun, 1
 	}
-	first := messageOf(slot) * r.stride
-	msg := r.messages[first : first+r.words]
+	msg := r.message(slot)
 	if uint32(r.load(StepReadIndex, &msg[0])) != index { // invariant 5
 		return Overrun, 1
 	}

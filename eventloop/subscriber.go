@@ -77,20 +77,9 @@ type unit struct {
 
 // sample is a value (ns) that is recorded once everything is armed again.
 type sample struct {
-	of measure
-	v  int64
+	h *result.Histogram
+	v int64
 }
-
-// measure is what a sample is of.
-type measure int
-
-const (
-	rearm measure = iota
-	armWindow
-	armWindowEAGAIN
-	delivery
-	response
-)
 
 // interval is the stretch that one value of the -EAGAIN rate is over (ns).
 const interval = 100_000_000
@@ -309,33 +298,23 @@ func (s *Subscriber) flush() {
 		s.accountMessage()
 	}
 	for _, m := range s.samples[:s.taken] {
-		s.histogram(m.of).Record(m.v)
-		if s.limit > 0 && m.v > s.limit && (m.of == rearm || m.of == delivery) && s.progress.Broke.Load() == 0 {
+		m.h.Record(m.v)
+		if s.limit > 0 && m.v > s.limit && s.progress.Broke.Load() == 0 {
 			s.breaks(m)
 		}
 	}
 	s.taken = 0
 }
 
-func (s *Subscriber) histogram(of measure) *result.Histogram {
-	switch of {
-	case rearm:
-		return s.now.Rearm
-	case armWindow:
-		return s.now.ArmWindow
-	case armWindowEAGAIN:
-		return s.now.ArmWindowEAGAIN
-	case delivery:
-		return s.now.Delivery
-	}
-	return s.now.Response
-}
-
 // breaks stops the trace at a latency that is above the limit.
 func (s *Subscriber) breaks(m sample) {
 	what := "re-arm"
-	if m.of == delivery {
+	switch m.h {
+	case s.now.Rearm:
+	case s.now.Delivery:
 		what = "delivery"
+	default:
+		return
 	}
 	var room [128]byte
 	s.Tracing.Stop(linux.AppendMark(room[:0], what, m.v, s.limit))
@@ -343,11 +322,11 @@ func (s *Subscriber) breaks(m sample) {
 }
 
 // later has a value recorded by flush, so that recording delays no arm.
-func (s *Subscriber) later(of measure, v int64) {
+func (s *Subscriber) later(h *result.Histogram, v int64) {
 	if s.taken == len(s.samples) {
 		s.flush()
 	}
-	s.samples[s.taken] = sample{of, v}
+	s.samples[s.taken] = sample{h, v}
 	s.taken++
 }
 
@@ -358,8 +337,8 @@ func (s *Subscriber) accountMessage() {
 	began, announced := s.began, s.announced
 	s.began, s.announced = 0, 0
 	m := s.message.Message()
-	s.later(delivery, began-m.Published)
-	s.later(response, began-m.Scheduled)
+	s.later(s.now.Delivery, began-m.Published)
+	s.later(s.now.Response, began-m.Scheduled)
 	if announced != 0 && announced-m.Published > s.Late {
 		s.now.LateWakes++
 	}
@@ -442,7 +421,7 @@ func (s *Subscriber) refused(u *unit, after int64) {
 	s.now.EAGAIN++
 	s.intervalEAGAIN++
 	s.now.Behind.Record(behind)
-	s.later(armWindowEAGAIN, after-u.loaded)
+	s.later(s.now.ArmWindowEAGAIN, after-u.loaded)
 }
 
 // unobserved counts an arm whose success only its wake shows, so that neither
@@ -542,9 +521,9 @@ func (s *Subscriber) ringLoop() error {
 				s.unobserved(u)
 			default:
 				u.note()
-				s.later(armWindow, after-u.loaded)
+				s.later(s.now.ArmWindow, after-u.loaded)
 				if u.woke != 0 {
-					s.later(rearm, after-u.woke)
+					s.later(s.now.Rearm, after-u.woke)
 				}
 			}
 		}

@@ -103,26 +103,9 @@ func (p *program) run(t *testing.T) int {
 }
 
 // actors returns the actor processes of the program.
-func (p *program) actors(t *testing.T) (pids []int) {
+func (p *program) actors(t *testing.T) []int {
 	t.Helper()
-	// Actors are children of the thread that started them.
-	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", p.Process.Pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var list []byte
-	for _, task := range tasks {
-		more, _ := os.ReadFile(task)
-		list = append(list, more...)
-	}
-	for _, f := range strings.Fields(string(list)) {
-		pid, err := strconv.Atoi(f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		pids = append(pids, pid)
-	}
-	return pids
+	return linuxtest.Children(t, p.Process.Pid)
 }
 
 // await polls until ok is true.
@@ -449,25 +432,18 @@ func TestQEMUDies(t *testing.T) {
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
 	}
+	defer p.Process.Kill()
 	pid := 0
-	for range 500 {
+	await(t, "QEMU", 5*time.Second, func() bool {
 		data, err := os.ReadFile(pidfile)
-		if pid, _ = strconv.Atoi(strings.TrimSpace(string(data))); err == nil && pid > 0 {
-			break
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	if err := p.Process.Kill(); err != nil || pid == 0 {
-		t.Fatalf("QEMU is %d, %v: %s", pid, err, &p.stderr)
+		pid, _ = strconv.Atoi(strings.TrimSpace(string(data)))
+		return err == nil && pid > 0
+	})
+	if err := p.Process.Kill(); err != nil {
+		t.Fatal(err)
 	}
 	_ = p.Wait()
-	for range 200 {
-		if stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err != nil || strings.Contains(string(stat), ") Z ") {
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	t.Errorf("process %d is left", pid)
+	await(t, "the end of QEMU", 2*time.Second, func() bool { return len(alive([]int{pid})) == 0 })
 }
 
 // TestNotObserved: without the right to observe, a run says what is missing and goes on,

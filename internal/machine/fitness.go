@@ -113,7 +113,7 @@ func first(err error) string {
 }
 
 func (l *list) rings() {
-	if err := linux.OnThread(func() error { return uring.Probe(uring.OpFutexWait) }); err != nil {
+	if err := uring.Probe(uring.OpFutexWait); err != nil {
 		l.bad(No, "io_uring, FUTEX_WAIT", "see io_uring_setup(2)", "%s", err)
 		return
 	}
@@ -122,7 +122,7 @@ func (l *list) rings() {
 		name string
 		op   uring.Opcode
 	}{{"FUTEX_WAKE", uring.OpFutexWake}, {"FUTEX_WAITV", uring.OpFutexWaitv}} {
-		if err := linux.OnThread(func() error { return uring.Probe(op.op) }); err != nil {
+		if err := uring.Probe(op.op); err != nil {
 			l.bad(Warn, "io_uring, "+op.name, "boot Linux 6.7 or newer", "%s; scenarios that use it do not run", first(err))
 		} else {
 			l.ok("io_uring, "+op.name, "works")

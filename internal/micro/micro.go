@@ -120,7 +120,7 @@ func Prepare(s *scenarios.Scenario, o Options) (*Plan, error) {
 		return nil, fmt.Errorf("%w: %w", machine.ErrCannot, err)
 	}
 	if rings {
-		if err := linux.OnThread(func() error { return uring.Probe(uring.OpFutexWait) }); err != nil {
+		if err := uring.Probe(uring.OpFutexWait); err != nil {
 			return nil, fmt.Errorf("%w: %w", machine.ErrCannot, err)
 		}
 	}

@@ -149,11 +149,11 @@ func TestNamespace(t *testing.T) {
 	if err != nil {
 		t.Skip("unshare is not installed (util-linux)")
 	}
-	c := exec.Command(unshare, "--pid", "--fork", "--mount-proc", "/proc/self/exe", "-test.run", "^TestCounts$", "-test.v")
-	c.Args[4], err = os.Executable()
+	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
+	c := exec.Command(unshare, "--pid", "--fork", "--mount-proc", self, "-test.run", "^TestCounts$", "-test.v")
 	c.Env = append(os.Environ(), linuxtest.HasMachine+"=1")
 	out, err := c.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "--- PASS: TestCounts") && !strings.Contains(string(out), "--- SKIP: TestCounts") {

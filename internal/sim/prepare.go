@@ -103,7 +103,7 @@ func (p *Plan) possible() error {
 		s := p.Scenario
 		if a.Kind == subscriber && s.Subscribers[a.Entry].Wait != "futex" || a.Kind == publisher && s.Publishers[a.Entry].Wake == "io_uring" ||
 			a.Kind == load && s.Loads[a.Entry].Kind == "slab" {
-			if err := linux.OnThread(func() error { return uring.Probe(uring.OpFutexWait) }); err != nil {
+			if err := uring.Probe(uring.OpFutexWait); err != nil {
 				return fmt.Errorf("%w: %w", machine.ErrCannot, err)
 			}
 			break

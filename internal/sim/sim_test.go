@@ -488,14 +488,8 @@ func TestRepeatedRuns(t *testing.T) {
 			t.Fatalf("run %d: %d files are open, after the first run it were %d", i, len(list), files)
 		}
 	}
-	children, err := filepath.Glob("/proc/self/task/*/children")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range children {
-		if pids, err := os.ReadFile(c); err == nil && len(pids) > 0 {
-			t.Errorf("processes %s are left", pids)
-		}
+	if pids := linuxtest.Children(t, os.Getpid()); len(pids) > 0 {
+		t.Errorf("processes %d are left", pids)
 	}
 	if first, last := median(took[:cycles/2]), median(took[cycles/2:]); last > 2*first {
 		t.Errorf("a run took %.3f s at first and %.3f s at last", first, last)
@@ -607,36 +601,12 @@ func TestAlone(t *testing.T) {
 	var others, subscribers int
 	for end := time.Now().Add(10 * time.Second); subscribers == 0 && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		others = 0
-		mine, _ := filepath.Glob("/proc/self/task/*/status")
-		theirs := mine
-		for _, file := range mine {
-			pids, _ := os.ReadFile(filepath.Dir(file) + "/children")
-			for _, pid := range strings.Fields(string(pids)) {
-				more, _ := filepath.Glob("/proc/" + pid + "/task/*/status")
-				theirs = append(theirs, more...)
-			}
-		}
-		allowed := map[string][]string{} // threads by the CPUs that they may use
-		for _, file := range theirs {
-			status, err := os.ReadFile(file)
-			if err != nil {
-				continue // it ended
-			}
-			_, list, _ := strings.Cut(string(status), "\nCpus_allowed_list:\t")
-			list, _, _ = strings.Cut(list, "\n")
-			name, _, _ := strings.Cut(strings.TrimPrefix(string(status), "Name:\t"), "\n")
-			allowed[list] = append(allowed[list], name)
-		}
-		for list, names := range allowed {
-			own, err := ParseCPUs(list)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, name := range names {
+		for _, pid := range append(linuxtest.Children(t, os.Getpid()), os.Getpid()) {
+			for _, th := range threads(t, pid) {
 				switch {
-				case name == "sub rt":
+				case th.name == "sub rt":
 					subscribers++
-				case slices.Contains(own, cpus[1]):
+				case slices.Contains(th.cpus, cpus[1]):
 					others++
 				}
 			}
@@ -651,6 +621,35 @@ func TestAlone(t *testing.T) {
 	if now, err := linux.Affinity(); err != nil || !slices.Equal(now, cpus) {
 		t.Errorf("afterwards this process has CPUs %v of %v, %v", now, cpus, err)
 	}
+}
+
+// thread is one of a process: its name, and the CPUs that it may use.
+type thread struct {
+	name string
+	cpus []int
+}
+
+func threads(t *testing.T, pid int) (list []thread) {
+	t.Helper()
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		status, err := os.ReadFile(file)
+		if err != nil {
+			continue // it ended
+		}
+		name, _, _ := strings.Cut(strings.TrimPrefix(string(status), "Name:\t"), "\n")
+		_, rest, _ := strings.Cut(string(status), "\nCpus_allowed_list:\t")
+		allowed, _, _ := strings.Cut(rest, "\n")
+		cpus, err := ParseCPUs(allowed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, thread{name, cpus})
+	}
+	return list
 }
 
 func TestCPUs(t *testing.T) {

@@ -189,11 +189,7 @@ func (m *Machine) Run(ctx context.Context, name string, commands [][]string, fil
 	}
 	b.Took = time.Since(start)
 	b.Console = console.text()
-	sent, err := os.ReadFile(port)
-	if err != nil || len(bytes.TrimSpace(sent)) == 0 {
-		sent = []byte(b.Console)
-	}
-	messages, _, err := receive(bytes.NewReader(sent))
+	messages, err := received(port, &console)
 	done := false
 	for _, msg := range messages {
 		for msg.Command >= len(b.Outputs) {
@@ -249,13 +245,20 @@ func wait(ctx context.Context, ended <-chan error, limit time.Duration, finished
 	}
 }
 
-// finished says whether the guest has said that it is done.
-func finished(port string, console *recorder) bool {
+// received returns what the guest has sent so far: by the port, or by its console where it
+// has none.
+func received(port string, console *recorder) ([]message, error) {
 	sent, err := os.ReadFile(port)
 	if err != nil || len(bytes.TrimSpace(sent)) == 0 {
 		sent = []byte(console.text())
 	}
 	messages, _, err := receive(bytes.NewReader(sent))
+	return messages, err
+}
+
+// finished says whether the guest has said that it is done.
+func finished(port string, console *recorder) bool {
+	messages, err := received(port, console)
 	return err == nil && len(messages) > 0 && messages[len(messages)-1].Kind == kindDone
 }
 
