@@ -2,7 +2,6 @@ package eventloop
 
 import (
 	"encoding/binary"
-	"fmt"
 	"math/rand/v2"
 	"os"
 	"sync/atomic"
@@ -164,7 +163,7 @@ func (p *Publisher) window(w uint32, s *Stats) error {
 func (p *Publisher) wake(o *Out, s *Stats) error {
 	for _, fd := range o.eventfds {
 		if e := linux.SignalEventfd(fd); e != 0 {
-			return fmt.Errorf("write to an eventfd: %w", e)
+			return os.NewSyscallError("write to an eventfd", e)
 		}
 	}
 	if !o.Futex {
@@ -172,7 +171,7 @@ func (p *Publisher) wake(o *Out, s *Stats) error {
 	}
 	if p.ring == nil {
 		if _, e := linux.FutexWake(o.Word, linux.WakeAll, linux.MatchAny, o.Private); e != 0 {
-			return fmt.Errorf("futex(FUTEX_WAKE): %w", e)
+			return os.NewSyscallError("futex(FUTEX_WAKE)", e)
 		}
 		return nil
 	}
@@ -183,11 +182,11 @@ func (p *Publisher) wake(o *Out, s *Stats) error {
 		case linux.EINTR:
 			s.EINTR++
 		default:
-			return fmt.Errorf("io_uring_enter: %w", e)
+			return os.NewSyscallError("io_uring_enter", e)
 		}
 		if c, ok := p.ring.Next(); ok {
 			if c.Res < 0 {
-				return fmt.Errorf("IORING_OP_FUTEX_WAKE: %w", c.Errno())
+				return os.NewSyscallError("IORING_OP_FUTEX_WAKE", c.Errno())
 			}
 			return nil
 		}

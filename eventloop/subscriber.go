@@ -1,7 +1,6 @@
 package eventloop
 
 import (
-	"fmt"
 	"os"
 	"slices"
 	"sync/atomic"
@@ -502,7 +501,7 @@ func (s *Subscriber) ringLoop() error {
 			}
 		}
 		if s.ring.Queued() != 0 {
-			return fmt.Errorf("io_uring_enter took only some of %d requests", len(s.ready))
+			return uring.ErrPartial
 		}
 		armed := len(s.ready)
 		if err := s.reap(after); err != nil {
@@ -591,7 +590,7 @@ func (s *Subscriber) futexLoop() error {
 			s.now.Arms--
 			s.intervalArms--
 		default:
-			return fmt.Errorf("futex(FUTEX_WAIT): %w", e)
+			return os.NewSyscallError("futex(FUTEX_WAIT)", e)
 		}
 	}
 	return nil
@@ -637,8 +636,8 @@ func (s *Subscriber) drainUnit(u *unit, start int64) {
 
 // intact says whether every completion had its place in the ring.
 func (s *Subscriber) intact() error {
-	if n := s.ring.Overflow(); n != 0 {
-		return fmt.Errorf("the completion queue overflowed by %d", n)
+	if s.ring.Overflow() != 0 {
+		return uring.ErrOverflow
 	}
 	return nil
 }
@@ -649,7 +648,7 @@ func (s *Subscriber) entered(e linux.Errno) error {
 		s.now.EINTR++
 		return nil
 	}
-	return fmt.Errorf("io_uring_enter: %w", e)
+	return os.NewSyscallError("io_uring_enter", e)
 }
 
 // await blocks until a unit is ready.
@@ -695,7 +694,7 @@ func (s *Subscriber) reap(now int64) error {
 		case c.Errno() == linux.EAGAIN && s.Wait != Eventfd:
 			u.failed = true
 		default:
-			return fmt.Errorf("a wait completed with %w", c.Errno())
+			return os.NewSyscallError("a wait's completion", c.Errno())
 		}
 	}
 }

@@ -20,7 +20,9 @@ func procUnpin()
 // would interrupt system calls.
 //
 // A pinned goroutine must not use channels, locks, or system calls other than raw
-// ones, and a panic in it is fatal. No garbage collection can complete.
+// ones: where it had to wait for another, the runtime would end the process. Nor may
+// it use fmt, which takes a lock for its buffers; an error made here is formatted
+// later (os.NewSyscallError). A panic is fatal. No garbage collection can complete.
 func Pin() {
 	setSIGURG(unix.SIG_BLOCK)
 	procPin()

@@ -187,8 +187,8 @@ func (w *threads) round(p problems) (m measured, err error) {
 		m.Operations += t.ops
 		m.Value += float64(t.ops) / (float64(t.duration) / 1e9) / float64(len(w.workers))
 		for name, found := range t.found {
-			p.add(name, "thread %d: %s", t.number, found.First)
-			p[name].Count += found.Count - 1
+			p.add(name, "thread %d: %s", t.number, found)
+			p[name].count += found.count - 1
 		}
 		t.found = problems{}
 	}
@@ -287,7 +287,7 @@ func (t *worker) wakes() error {
 				break
 			}
 			if e != 0 {
-				return fmt.Errorf("futex(FUTEX_WAKE_BITSET): %w", e)
+				return os.NewSyscallError("futex(FUTEX_WAKE_BITSET)", e)
 			}
 			linux.Yield()
 		}

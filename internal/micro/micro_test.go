@@ -129,6 +129,28 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+// unread fails the test when it is formatted.
+type unread struct{ *testing.T }
+
+func (u unread) String() string {
+	u.Error("formatted where it was found, which takes a lock that a pinned thread must not wait for")
+	return ""
+}
+
+// TestPinned: what a pinned thread finds is formatted when the checks are asked for.
+func TestPinned(t *testing.T) {
+	p := problems{}
+	p.add(checkResults, "%s", unread{t})
+	p.add(checkCPU, "from CPU %d to %d", 1, 2)
+	p.add(checkCPU, "from CPU %d to %d", 2, 1)
+	delete(p, checkResults)
+	for _, c := range p.checks() {
+		if want := "2 times, the first: from CPU 1 to 2"; c.Name == checkCPU && (c.Pass || c.Detail != want) {
+			t.Errorf("%+v, to say %q", c, want)
+		}
+	}
+}
+
 // TestObserved: the kernel counts each wait, in rounds of its own or in all.
 func TestObserved(t *testing.T) {
 	for _, mode := range []observe.Mode{observe.Pass, observe.All} {

@@ -25,23 +25,27 @@ var checkNames = []string{checkResults, checkCompletions, checkOverflow, checkOu
 type problems map[string]*problem
 
 type problem struct {
-	First string
-	Count int64
+	format string // of the first
+	args   []any
+	count  int64
 }
 
+// add may be called from a pinned thread: nothing is formatted before it is asked for.
 func (p problems) add(check, format string, args ...any) {
 	if p[check] == nil {
-		p[check] = &problem{First: fmt.Sprintf(format, args...)}
+		p[check] = &problem{format: format, args: args}
 	}
-	p[check].Count++
+	p[check].count++
 }
+
+func (p *problem) String() string { return fmt.Sprintf(p.format, p.args...) }
 
 // checks returns a check for every name.
 func (p problems) checks() (list []result.Check) {
 	for _, name := range checkNames {
 		c := result.Check{Name: name, Pass: p[name] == nil, Detail: "none in any round"}
 		if !c.Pass {
-			c.Detail = fmt.Sprintf("%d times, the first: %s", p[name].Count, p[name].First)
+			c.Detail = fmt.Sprintf("%d times, the first: %s", p[name].count, p[name])
 		}
 		list = append(list, c)
 	}

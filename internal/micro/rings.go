@@ -3,6 +3,7 @@ package micro
 import (
 	"errors"
 	"fmt"
+	"os"
 	"sync/atomic"
 
 	"aossim/internal/linux"
@@ -123,10 +124,10 @@ func (w *rings) take(p problems) error {
 		e = w.ring.Enter(w.wait, uring.GetEvents)
 	}
 	if e != 0 {
-		return fmt.Errorf("io_uring_enter: %w", e)
+		return os.NewSyscallError("io_uring_enter", e)
 	}
-	if n := w.ring.Queued(); n != 0 {
-		return fmt.Errorf("io_uring_enter left %d of %d requests", n, len(w.requests))
+	if w.ring.Queued() != 0 {
+		return uring.ErrPartial
 	}
 	w.cycle++
 	cycle, left, faulty := w.cycle, len(w.requests), w.fault != ""

@@ -7,12 +7,20 @@
 package uring
 
 import (
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+)
+
+// What a ring's user may find after Enter: requests that the kernel did not take, or
+// completions that it lost (Overflow). Values, since nothing is formatted where rings run.
+var (
+	ErrPartial  = errors.New("io_uring_enter took only some of the requests")
+	ErrOverflow = errors.New("the completion queue overflowed")
 )
 
 // Ring is a submission and a completion queue shared with the kernel.
