@@ -419,6 +419,7 @@ type Reader struct {
 	next     uint32
 	stride   uint32 // words from a message to the next
 	words    uint32 // of a message
+	after    uint32 // first word after the message that was read last
 }
 
 // Reader returns a reader of the messages published from now on.
@@ -452,17 +453,22 @@ func (r *Reader) advance(n uint32) {
 	}
 }
 
-// message returns the words of the message that a slot's value names.
-func (r *Reader) message(slot uint64) []atomic.Uint64 {
-	first := messageOf(slot) * r.stride
+// expected returns the words of the message that the next slot is likely to name: a single
+// publisher goes round all messages in the order in which they lie, and several nearly do.
+func (r *Reader) expected() []atomic.Uint64 {
+	first := r.after
+	if int(first) == len(r.messages) {
+		first = 0
+	}
 	return r.messages[first : first+r.words]
 }
 
-// Prefetch begins to bring the next message into the cache, where one was published: its
-// slot and its lines are one miss after the other, which can be under way while the caller
-// does something else. It is no step: what it reads is not used.
+// Prefetch begins to bring the next message into the cache, while the caller does something
+// else: its slot, and the message that this is expected to name, as to find out which it is
+// would be to wait for one miss after the other. What it reads is not used: it is no step.
 func (r *Reader) Prefetch() {
-	msg := r.message(r.slots[r.next&uint32(len(r.slots)-1)].Load())
+	r.slots[r.next&uint32(len(r.slots)-1)].Load()
+	msg := r.expected()
 	msg[0].Load()
 	msg[len(msg)-1].Load()
 }
@@ -491,7 +497,9 @@ func (r *Reader) Read(word uint32, m *Incoming) (Outcome, uint32) {
 	if indexOf(slot) != index {
 		return Overrun, 1
 	}
-	msg := r.message(slot)
+	first := messageOf(slot) * r.stride
+	msg := r.messages[first : first+r.words]
+	r.after = first + r.stride
 	if uint32(r.load(StepReadIndex, &msg[0])) != index { // invariant 5
 		return Overrun, 1
 	}

@@ -84,6 +84,23 @@ func TestInOrder(t *testing.T) {
 
 // TestOverrun counts exactly what a reader lost, and it goes on with the oldest
 // message that is left.
+// TestExpected: a single publisher's messages lie where Prefetch looks for them.
+func TestExpected(t *testing.T) {
+	ch := create(t, Config{MaxSize: 64, QueueSize: 8, Publishers: 1})
+	p, r, m := claim(t, ch, 0), ch.Reader(), NewIncoming(ch)
+	for i := range uint64(3 * 9) {
+		p.Publish(Message{Sequence: i})
+		was := r.expected()
+		r.Prefetch()
+		if outcome, _ := r.Read(ch.Word().Load(), m); outcome != Read || m.Message().Sequence != i {
+			t.Fatalf("message %d: outcome %d, %+v", i, outcome, m.Message())
+		}
+		if i > 0 && uint32(was[0].Load()) != uint32(i) {
+			t.Errorf("message %d was expected where %d is", i, uint32(was[0].Load()))
+		}
+	}
+}
+
 func TestOverrun(t *testing.T) {
 	for _, start := range starts(8) {
 		ch := create(t, Config{MaxSize: 8, QueueSize: 8, Publishers: 1, Start: start})

@@ -33,6 +33,7 @@ const (
 	TaskrunFlag  SetupFlags = 1 << 9  // Linux 5.19
 	SingleIssuer SetupFlags = 1 << 12 // Linux 6.0
 	DeferTaskrun SetupFlags = 1 << 13 // Linux 6.1
+	NoSQArray    SetupFlags = 1 << 16 // Linux 6.6
 )
 
 var setupFlagNames = map[string]SetupFlags{
@@ -52,6 +53,15 @@ type EnterFlags uint32
 
 // GetEvents runs the ring's pending task work and waits for completions.
 const GetEvents EnterFlags = 1
+
+// registeredRing says that the ring is named by its index (Linux 5.18).
+const registeredRing EnterFlags = 1 << 4
+
+// Operations of io_uring_register(2).
+const (
+	registerRingFDs   = 20 // Linux 5.18
+	unregisterRingFDs = 21
+)
 
 // FutexFlags are the FUTEX2_* flags of include/uapi/linux/futex.h, in the SQE's
 // fd field.
@@ -140,12 +150,20 @@ type params struct {
 	cqOff                                                          cqOffsets
 }
 
+// ringUpdate is struct io_uring_rsrc_update.
+type ringUpdate struct {
+	_            structs.HostLayout
+	offset, resv uint32
+	data         uint64
+}
+
 // The kernel's sizes; a difference does not compile.
 var (
 	_ [64]byte  = [unsafe.Sizeof(SQE{})]byte{}
 	_ [16]byte  = [unsafe.Sizeof(CQE{})]byte{}
 	_ [24]byte  = [unsafe.Sizeof(Waitv{})]byte{}
 	_ [120]byte = [unsafe.Sizeof(params{})]byte{}
+	_ [16]byte  = [unsafe.Sizeof(ringUpdate{})]byte{}
 )
 
 // FutexWait is an arm: it completes with 0 when a wake whose mask shares a bit

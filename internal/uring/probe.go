@@ -80,7 +80,7 @@ func whyNoRing(err error) string {
 	case errors.Is(err, unix.ENOMEM):
 		return "raise RLIMIT_MEMLOCK (ulimit -l unlimited) or run as root"
 	case errors.Is(err, unix.EINVAL):
-		return "this kernel does not know one of the ring flags"
+		return "this kernel does not know one of the ring flags (IORING_SETUP_NO_SQARRAY is of Linux 6.6, futex waits are of 6.7): boot a newer one"
 	}
 	return "run as root, and see kernel.io_uring_disabled"
 }

@@ -137,6 +137,21 @@ func TestClose(t *testing.T) {
 	}
 }
 
+// TestRegistered: a ring that was let go of leaves its place, of 16 a thread.
+func TestRegistered(t *testing.T) {
+	lockThread(t)
+	for i := range 40 {
+		r := setup(t, 0)
+		if i%2 == 0 {
+			r.Abandon()
+			continue
+		}
+		if _, _, err := r.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestPollMultishot(t *testing.T) {
 	lockThread(t)
 	r := setup(t, 0)

@@ -28,13 +28,13 @@ var (
 //	ring (IORING_OFF_SQ_RING; IORING_FEAT_SINGLE_MMAP, Linux 5.4)
 //	  sq head      kernel writes      cq head     this program writes
 //	  sq tail      program writes     cq tail     kernel writes
-//	  sq array     program, once: i   cq overflow kernel writes
-//	                                  cqes        kernel writes
+//	  cq overflow  kernel writes      cqes        kernel writes
 //	sqes (IORING_OFF_SQES)            program writes
 type Ring struct {
-	fd   int
-	sqes []SQE
-	cqes []CQE
+	fd    int
+	index uintptr // of fd among the thread's registered rings
+	sqes  []SQE
+	cqes  []CQE
 	// The kernel reads these two on the thread that calls Enter only: in that call, and
 	// where it posts CQEs by task work. Plain stores do, which do not wait, as Go's atomic
 	// ones do on amd64, until every store before them has its cache line.
@@ -53,18 +53,22 @@ type Ring struct {
 }
 
 // Setup makes a ring for the calling thread with room for entries submissions
-// and at least completions CQEs (io_uring_setup(2)).
+// and at least completions CQEs (io_uring_setup(2)). As in liburing's, the kernel takes the
+// SQEs in their order (IORING_SETUP_NO_SQARRAY, Linux 6.6), and the ring is registered with
+// the thread (IORING_REGISTER_RING_FDS, Linux 5.18; up to 16 a thread), so that Enter need
+// not look its file descriptor up.
 func Setup(entries, completions int, flags SetupFlags) (*Ring, error) {
-	p := params{cqEntries: uint32(completions), flags: flags | CQSize | Clamp}
+	p := params{cqEntries: uint32(completions), flags: flags | CQSize | Clamp | NoSQArray}
 	fd, _, e := syscall.RawSyscall(unix.SYS_IO_URING_SETUP, uintptr(entries), uintptr(unsafe.Pointer(&p)), 0)
 	if e != 0 {
 		return nil, fmt.Errorf("io_uring_setup with %d entries, flags %#x: %w", entries, uint32(flags), e)
 	}
-	r := &Ring{fd: int(fd)}
-	// The rings are one mapping whose size is the larger end of the two.
-	size := max(int(p.sqOff.array+4*p.sqEntries), int(p.cqOff.cqes)+int(unsafe.Sizeof(CQE{}))*int(p.cqEntries))
-	var err error
-	if r.mem, err = r.mmap(offSQRing, size); err == nil {
+	r := &Ring{fd: int(fd), index: unregistered}
+	err := r.register()
+	if err == nil {
+		r.mem, err = r.mmap(offSQRing, int(p.cqOff.cqes)+int(unsafe.Sizeof(CQE{}))*int(p.cqEntries))
+	}
+	if err == nil {
 		r.sqeMem, err = r.mmap(offSQEs, int(unsafe.Sizeof(SQE{}))*int(p.sqEntries))
 	}
 	if err != nil {
@@ -76,11 +80,23 @@ func Setup(entries, completions int, flags SetupFlags) (*Ring, error) {
 	r.sqMask, r.cqMask = *at(p.sqOff.ringMask), *at(p.cqOff.ringMask)
 	r.sqes = unsafe.Slice((*SQE)(unsafe.Pointer(&r.sqeMem[0])), p.sqEntries)
 	r.cqes = unsafe.Slice((*CQE)(unsafe.Pointer(&r.mem[p.cqOff.cqes])), p.cqEntries)
-	array := unsafe.Slice(at(p.sqOff.array), p.sqEntries)
-	for i := range array {
-		array[i] = uint32(i)
-	}
 	return r, nil
+}
+
+const unregistered = ^uintptr(0)
+
+func (r *Ring) register() error {
+	update := ringUpdate{offset: ^uint32(0), data: uint64(r.fd)} // any place
+	if n, e := r.control(registerRingFDs, &update); n != 1 {
+		return fmt.Errorf("registering an io_uring with its thread (io_uring_register): %w", e)
+	}
+	r.index = uintptr(update.offset)
+	return nil
+}
+
+func (r *Ring) control(op uintptr, update *ringUpdate) (uintptr, syscall.Errno) {
+	n, _, e := syscall.RawSyscall6(unix.SYS_IO_URING_REGISTER, uintptr(r.fd), op, uintptr(unsafe.Pointer(update)), 1, 0, 0)
+	return n, e
 }
 
 // Offsets of the mappings (include/uapi/linux/io_uring.h).
@@ -137,7 +153,7 @@ func (r *Ring) Outstanding() int { return r.pending }
 // (io_uring_enter(2)). It returns EINTR where a signal came before either.
 func (r *Ring) Enter(wait uint32, flags EnterFlags) syscall.Errno {
 	*r.sqTail, *r.cqHead = r.tail, r.head
-	n, _, e := syscall.RawSyscall6(unix.SYS_IO_URING_ENTER, uintptr(r.fd), uintptr(r.tail-r.submitted), uintptr(wait), uintptr(flags), 0, 0)
+	n, _, e := syscall.RawSyscall6(unix.SYS_IO_URING_ENTER, r.index, uintptr(r.tail-r.submitted), uintptr(wait), uintptr(flags|registeredRing), 0, 0)
 	if e == 0 {
 		r.submitted += uint32(n)
 		r.pending += int(n)
@@ -193,6 +209,9 @@ func (r *Ring) Close() (cancelled, completed int, err error) {
 func (r *Ring) Abandon() { r.release() }
 
 func (r *Ring) release() {
+	if r.index != unregistered {
+		_, _ = r.control(unregisterRingFDs, &ringUpdate{offset: uint32(r.index)})
+	}
 	if r.sqeMem != nil {
 		unix.Munmap(r.sqeMem)
 	}
