@@ -375,6 +375,15 @@ func (p *Publisher) Publish(m Message) (moved bool) {
 	}
 }
 
+// Prefetch makes the cache lines of the next message this CPU's own, for who has time
+// between two messages: their readers may have them still, and to take them back is most
+// of what Publish does. It changes no value, so it is no step.
+func (p *Publisher) Prefetch() {
+	msg := p.ch.message(messageOf(p.scratch))
+	msg[0].Add(0)
+	msg[len(msg)-1].Add(0)
+}
+
 // Incoming is where a Reader puts a message; one can serve many readers.
 type Incoming struct {
 	sum   uint32

@@ -200,6 +200,7 @@ func TestConcurrent(t *testing.T) {
 					if p.Publish(Message{Published: int64(i), Sequence: n}) {
 						moves[i]++
 					}
+					p.Prefetch()
 				}
 			})
 		}
@@ -213,6 +214,7 @@ func TestConcurrent(t *testing.T) {
 					if r.Pending(word) == 0 {
 						continue
 					}
+					r.Prefetch()
 					switch outcome, n := r.Read(word, m); {
 					case outcome == Overrun:
 						lost += n

@@ -144,6 +144,7 @@ func (p *Publisher) window(w uint32, s *Stats) error {
 				return err
 			}
 		}
+		out.Channel.Prefetch()
 		p.sequence++
 		s.Published++
 		p.progress.Count.Store(p.sequence)
