@@ -53,10 +53,10 @@ type Ring struct {
 }
 
 // Setup makes a ring for the calling thread with room for entries submissions
-// and at least completions CQEs (io_uring_setup(2)). As in liburing's, the kernel takes the
-// SQEs in their order (IORING_SETUP_NO_SQARRAY, Linux 6.6), and the ring is registered with
-// the thread (IORING_REGISTER_RING_FDS, Linux 5.18; up to 16 a thread), so that Enter need
-// not look its file descriptor up.
+// and at least completions CQEs (io_uring_setup(2)). The kernel takes the SQEs in their
+// order (IORING_SETUP_NO_SQARRAY, Linux 6.6: liburing's default), and the ring is registered
+// with the thread, of which 16 can be (io_uring_register_ring_fd(3), Linux 5.18), so that
+// Enter need not look its file descriptor up.
 func Setup(entries, completions int, flags SetupFlags) (*Ring, error) {
 	p := params{cqEntries: uint32(completions), flags: flags | CQSize | Clamp | NoSQArray}
 	fd, _, e := syscall.RawSyscall(unix.SYS_IO_URING_SETUP, uintptr(entries), uintptr(unsafe.Pointer(&p)), 0)
