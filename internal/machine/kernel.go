@@ -148,11 +148,13 @@ func (l *lab) observed(which int, f func() error) (observe.Thread, []observe.Sit
 	return threads[which], sites, nil
 }
 
-// withRing calls f with a ring of the calling thread.
+// withRing calls f with a ring of the calling thread, to which f is locked.
 func withRing(f func(r *uring.Ring) error) error { return withRingOf(64, f) }
 
 // withRingOf is withRing for so many requests at once, 64 in an io_uring_enter.
 func withRingOf(requests int, f func(r *uring.Ring) error) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	r, err := uring.Setup(64, 2*requests, 0)
 	if err != nil {
 		return err
@@ -574,6 +576,7 @@ func (l *lab) installed() {
 		return
 	}
 	defer r.Abandon() // the other process's requests end with it
+	r.Unregister()
 	word := linux.Uint32At(l.mem, 0)
 	request := uring.FutexWait(linux.WordAddress(word), 0, linux.MatchAny, uring.WordFlags(true), 1)
 	code, err := linux.Fork(func() int {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -46,6 +47,15 @@ func TestCheck(t *testing.T) {
 	}
 	if len(answers) != 8 {
 		t.Errorf("%d answers", len(answers))
+	}
+	// What can be asked here is answered.
+	for _, question := range []string{"a private wait armed before the private hash is resized is still woken", "a private wait armed before the private hash is installed is still woken"} {
+		if got := answers[question]; got.Question == "" || got.Answer == Unknown && answers["process-private futex hash"].Answer == "there" {
+			t.Errorf("%q: %+v", question, got)
+		}
+	}
+	if got := answers["a mismatched futex(2) wait takes the hash bucket's lock"]; got.Question == "" || got.Answer == Unknown && runtime.NumCPU() > 1 && !strings.HasPrefix(got.Evidence, "near certain") {
+		t.Errorf("%+v", got)
 	}
 	// The kernel's own description of the struct, where what was observed is a kmalloc.
 	var data *btf.Struct

@@ -32,7 +32,8 @@ var (
 //	sqes (IORING_OFF_SQES)            program writes
 type Ring struct {
 	fd    int
-	index uintptr // of fd among the thread's registered rings
+	index uintptr // what Enter names the ring by: its place among the thread's registered ones, or fd
+	named EnterFlags
 	sqes  []SQE
 	cqes  []CQE
 	// The kernel reads these two on the thread that calls Enter only: in that call, and
@@ -63,7 +64,7 @@ func Setup(entries, completions int, flags SetupFlags) (*Ring, error) {
 	if e != 0 {
 		return nil, fmt.Errorf("io_uring_setup with %d entries, flags %#x: %w", entries, uint32(flags), e)
 	}
-	r := &Ring{fd: int(fd), index: unregistered}
+	r := &Ring{fd: int(fd), index: fd}
 	err := r.register()
 	if err == nil {
 		r.mem, err = r.mmap(offSQRing, int(p.cqOff.cqes)+int(unsafe.Sizeof(CQE{}))*int(p.cqEntries))
@@ -83,15 +84,24 @@ func Setup(entries, completions int, flags SetupFlags) (*Ring, error) {
 	return r, nil
 }
 
-const unregistered = ^uintptr(0)
-
 func (r *Ring) register() error {
 	update := ringUpdate{offset: ^uint32(0), data: uint64(r.fd)} // any place
 	if n, e := r.control(registerRingFDs, &update); n != 1 {
 		return fmt.Errorf("registering an io_uring with its thread (io_uring_register): %w", e)
 	}
-	r.index = uintptr(update.offset)
+	r.index, r.named = uintptr(update.offset), registeredRing
 	return nil
+}
+
+// Unregister has Enter look the file descriptor up, so that it can be called in a forked
+// process, too.
+func (r *Ring) Unregister() {
+	if r.named == 0 {
+		return
+	}
+	// Cannot fail: it is registered.
+	_, _ = r.control(unregisterRingFDs, &ringUpdate{offset: uint32(r.index)})
+	r.index, r.named = uintptr(r.fd), 0
 }
 
 func (r *Ring) control(op uintptr, update *ringUpdate) (uintptr, syscall.Errno) {
@@ -153,7 +163,7 @@ func (r *Ring) Outstanding() int { return r.pending }
 // (io_uring_enter(2)). It returns EINTR where a signal came before either.
 func (r *Ring) Enter(wait uint32, flags EnterFlags) syscall.Errno {
 	*r.sqTail, *r.cqHead = r.tail, r.head
-	n, _, e := syscall.RawSyscall6(unix.SYS_IO_URING_ENTER, r.index, uintptr(r.tail-r.submitted), uintptr(wait), uintptr(flags|registeredRing), 0, 0)
+	n, _, e := syscall.RawSyscall6(unix.SYS_IO_URING_ENTER, r.index, uintptr(r.tail-r.submitted), uintptr(wait), uintptr(flags|r.named), 0, 0)
 	if e == 0 {
 		r.submitted += uint32(n)
 		r.pending += int(n)
@@ -209,9 +219,7 @@ func (r *Ring) Close() (cancelled, completed int, err error) {
 func (r *Ring) Abandon() { r.release() }
 
 func (r *Ring) release() {
-	if r.index != unregistered {
-		_, _ = r.control(unregisterRingFDs, &ringUpdate{offset: uint32(r.index)})
-	}
+	r.Unregister()
 	if r.sqeMem != nil {
 		unix.Munmap(r.sqeMem)
 	}
