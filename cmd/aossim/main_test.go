@@ -29,7 +29,7 @@ import (
 )
 
 // asProgram makes the test binary the program itself; withSeccomp, with the
-// value of an errno, makes it forbid itself io_uring_setup first.
+// numbers of a system call and an errno, makes it forbid itself that call first.
 const (
 	asProgram   = "AOSSIM_TEST_MAIN"
 	withSeccomp = "AOSSIM_TEST_SECCOMP"
@@ -39,8 +39,9 @@ func TestMain(m *testing.M) {
 	_, err := os.Stat("/aossim/orders.json") // this is a guest, and its init is this program
 	hidden := []string{sim.ActorCommand, sim.NopCommand, micro.ActorCommand}
 	if err == nil || len(os.Args) == 2 && slices.Contains(hidden, os.Args[1]) || os.Getenv(asProgram) != "" {
-		if errno, err := strconv.Atoi(os.Getenv(withSeccomp)); err == nil {
-			forbidRings(errno)
+		var call, errno uint32
+		if n, _ := fmt.Sscan(os.Getenv(withSeccomp), &call, &errno); n == 2 {
+			forbid(call, errno)
 		}
 		main()
 		return
@@ -48,14 +49,14 @@ func TestMain(m *testing.M) {
 	os.Exit(linuxtest.Main(m))
 }
 
-// forbidRings installs a seccomp filter that answers io_uring_setup with errno,
-// as container runtimes do.
-func forbidRings(errno int) {
+// forbid installs a seccomp filter that answers a system call with errno, as container
+// runtimes do.
+func forbid(call, errno uint32) {
 	const load, jumpEqual, ret, allow, fail = 0x20, 0x15, 0x06, 0x7fff0000, 0x00050000
 	filter := []unix.SockFilter{
 		{Code: load, K: 0}, // seccomp_data.nr
-		{Code: jumpEqual, Jf: 1, K: unix.SYS_IO_URING_SETUP},
-		{Code: ret, K: fail | uint32(errno)},
+		{Code: jumpEqual, Jf: 1, K: call},
+		{Code: ret, K: fail | errno},
 		{Code: ret, K: allow},
 	}
 	prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
@@ -615,11 +616,13 @@ func TestNoPermission(t *testing.T) {
 
 // TestNoRing: where io_uring is forbidden it is exit 4, saying by whom.
 func TestNoRing(t *testing.T) {
-	for errno, want := range map[syscall.Errno]string{syscall.EPERM: "seccomp", syscall.ENOSYS: "seccomp"} {
-		p := command(t, "-D", "300ms", "pair")
-		p.Env = append(p.Env, fmt.Sprintf("%s=%d", withSeccomp, int(errno)))
-		if code := p.run(t); code != exitSkipped || !strings.Contains(p.stderr.String(), want) {
-			t.Errorf("%v: exit %d: %s", errno, code, &p.stderr)
+	for call, name := range map[int]string{unix.SYS_IO_URING_SETUP: "io_uring_setup", unix.SYS_IO_URING_REGISTER: "io_uring_register", unix.SYS_IO_URING_ENTER: "io_uring_enter"} {
+		for _, errno := range []syscall.Errno{syscall.EPERM, syscall.ENOSYS} {
+			p := command(t, "-D", "300ms", "pair")
+			p.Env = append(p.Env, fmt.Sprintf("%s=%d %d", withSeccomp, call, int(errno)))
+			if code := p.run(t); code != exitSkipped || !strings.Contains(p.stderr.String(), "seccomp") || !strings.Contains(p.stderr.String(), name) {
+				t.Errorf("%s, %v: exit %d: %s", name, errno, code, &p.stderr)
+			}
 		}
 	}
 	const sysctl = "/proc/sys/kernel/io_uring_disabled"

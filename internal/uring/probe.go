@@ -74,7 +74,7 @@ func whyNoRing(err error) string {
 	case value == "1" && errors.Is(err, unix.EPERM):
 		return "kernel.io_uring_disabled is 1: run as root, or sysctl kernel.io_uring_disabled=0"
 	case filtered:
-		return "a seccomp filter is in force and io_uring_setup is not allowed by it: containers need a profile that allows io_uring_setup, io_uring_enter and io_uring_register"
+		return "a seccomp filter is in force and does not allow it: containers need a profile that allows io_uring_setup, io_uring_enter and io_uring_register"
 	case errors.Is(err, unix.ENOSYS):
 		return "this kernel was built without CONFIG_IO_URING"
 	case errors.Is(err, unix.ENOMEM):
