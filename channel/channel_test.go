@@ -82,8 +82,6 @@ func TestInOrder(t *testing.T) {
 	}
 }
 
-// TestOverrun counts exactly what a reader lost, and it goes on with the oldest
-// message that is left.
 // TestExpected: a single publisher's messages lie where Prefetch looks for them.
 func TestExpected(t *testing.T) {
 	ch := create(t, Config{MaxSize: 64, QueueSize: 8, Publishers: 1})
@@ -101,6 +99,8 @@ func TestExpected(t *testing.T) {
 	}
 }
 
+// TestOverrun counts exactly what a reader lost, and it goes on with the oldest
+// message that is left.
 func TestOverrun(t *testing.T) {
 	for _, start := range starts(8) {
 		ch := create(t, Config{MaxSize: 8, QueueSize: 8, Publishers: 1, Start: start})

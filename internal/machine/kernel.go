@@ -96,6 +96,8 @@ func (l *lab) say(question, answer, evidence string, args ...any) {
 
 // behaviour does all experiments.
 func behaviour() (findings []Finding, timing string, err error) {
+	runtime.LockOSThread() // rings belong to their thread
+	defer runtime.UnlockOSThread()
 	l := &lab{}
 	if l.mem, err = linux.MapAnonymous(16 * os.Getpagesize()); err != nil {
 		return nil, "", err
@@ -148,13 +150,11 @@ func (l *lab) observed(which int, f func() error) (observe.Thread, []observe.Sit
 	return threads[which], sites, nil
 }
 
-// withRing calls f with a ring of the calling thread, to which f is locked.
+// withRing calls f with a ring of the calling thread.
 func withRing(f func(r *uring.Ring) error) error { return withRingOf(64, f) }
 
 // withRingOf is withRing for so many requests at once, 64 in an io_uring_enter.
 func withRingOf(requests int, f func(r *uring.Ring) error) error {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
 	r, err := uring.Setup(64, 2*requests, 0)
 	if err != nil {
 		return err

@@ -17,8 +17,8 @@ import (
 var ErrUnsupported = errors.New("no futex waits on an io_uring")
 
 // Probe finds out by doing, on a thread of its own, whether this user can make a ring and
-// issue a futex operation on it (Linux 6.7). Its error wraps ErrUnsupported where the kernel, or this
-// user on it, cannot, and says what is missing and how to get it.
+// issue a futex operation on it (Linux 6.7). Its error wraps ErrUnsupported where the
+// kernel, or this user on it, cannot, and says what is missing and how to get it.
 func Probe(op Opcode) error { return linux.OnThread(func() error { return probe(op) }) }
 
 func probe(op Opcode) error {

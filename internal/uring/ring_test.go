@@ -229,7 +229,6 @@ func TestStaleFields(t *testing.T) {
 
 // TestProbe: the operation is found by doing, and one that no kernel has is missed.
 func TestProbe(t *testing.T) {
-	lockThread(t)
 	if err := Probe(OpFutexWait); err != nil {
 		t.Fatal(err)
 	}

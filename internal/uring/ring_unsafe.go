@@ -28,7 +28,8 @@ var (
 //	ring (IORING_OFF_SQ_RING; IORING_FEAT_SINGLE_MMAP, Linux 5.4)
 //	  sq head      kernel writes      cq head     this program writes
 //	  sq tail      program writes     cq tail     kernel writes
-//	  cq overflow  kernel writes      cqes        kernel writes
+//	                                  cq overflow kernel writes
+//	                                  cqes        kernel writes
 //	sqes (IORING_OFF_SQES)            program writes
 type Ring struct {
 	fd    int
@@ -93,13 +94,12 @@ func (r *Ring) register() error {
 	return nil
 }
 
-// Unregister has Enter look the file descriptor up, so that it can be called in a forked
-// process, too.
+// Unregister has Enter look the file descriptor up, so that a forked process can call it,
+// too. As all else it is for the thread that made the ring: it is registered there.
 func (r *Ring) Unregister() {
 	if r.named == 0 {
 		return
 	}
-	// Cannot fail: it is registered.
 	_, _ = r.control(unregisterRingFDs, &ringUpdate{offset: uint32(r.index)})
 	r.index, r.named = uintptr(r.fd), 0
 }
