@@ -81,13 +81,36 @@ const (
 	noSlot     = uint64(Nothing) << 32 // no slot's value
 )
 
-// Config says how large a channel is. MaxSize is the payload in bytes, 8 to 65536;
-// QueueSize the number of messages, a power of two, 2 to 2^20; Publishers how many
-// may publish, 1 to 2046; Start the queue index of the first message (0 unless a
-// test is about the wrap).
+// Config says how large a channel is. MaxSize is the payload in bytes, up to MaxPayload;
+// QueueSize the number of messages, a power of two, 2 to MaxQueueSize: publishers find a slot
+// by the remainder and readers by a mask. Publishers is how many may publish, 1 to
+// MaxPublishers; Start the queue index of the first message (0 unless a test is about the
+// wrap), below where indexes wrap.
 type Config struct {
 	MaxSize, QueueSize, Publishers int
 	Start                          uint32
+}
+
+// The ranges of a Config; the last is what fits the lines' numbers in a slot.
+const (
+	MaxPayload    = 1 << 16
+	MaxQueueSize  = 1 << 20
+	MaxPublishers = nobody - 1
+)
+
+// Check returns an error that names the first field out of its range.
+func (c Config) Check() error {
+	switch {
+	case c.MaxSize < 8 || c.MaxSize > MaxPayload:
+		return fmt.Errorf("channel: MaxSize %d is not within 8..%d", c.MaxSize, MaxPayload)
+	case c.QueueSize < 2 || c.QueueSize > MaxQueueSize || c.QueueSize&(c.QueueSize-1) != 0:
+		return fmt.Errorf("channel: QueueSize %d is no power of two within 2..%d", c.QueueSize, MaxQueueSize)
+	case c.Publishers < 1 || c.Publishers > MaxPublishers:
+		return fmt.Errorf("channel: Publishers %d is not within 1..%d", c.Publishers, MaxPublishers)
+	case c.Start >= c.Wrap():
+		return fmt.Errorf("channel: Start %d is not below %d, where queue indexes wrap", c.Start, c.Wrap())
+	}
+	return nil
 }
 
 // A slot's value: queue index, publisher and message. A message's number in it has
@@ -132,12 +155,15 @@ type Channel struct {
 }
 
 // Create lays out an empty channel in mem, which is zeroed and at least Size bytes
-// of shared mapping, before any process opens it.
-func Create(mem []byte, c Config) *Channel {
-	ch := Open(mem, c)
+// of shared mapping, before any process opens it. Its error is Open's.
+func Create(mem []byte, c Config) (*Channel, error) {
+	ch, err := Open(mem, c)
+	if err != nil {
+		return nil, err
+	}
 	first := Nothing
 	if c.Start != 0 {
-		first = c.Start % c.Wrap()
+		first = c.Start
 	}
 	ch.word.Store(first)
 	// Every slot names a message of the lap before, as if it had been published.
@@ -154,17 +180,23 @@ func Create(mem []byte, c Config) *Channel {
 		line[lineScratch].Store(uint64(c.QueueSize + i))
 		line[lineReplaced].Store(noSlot)
 	}
-	return ch
+	return ch, nil
 }
 
 // Open returns the channel that Create laid out in the same memory with the
-// same Config.
-func Open(mem []byte, c Config) *Channel {
+// same Config. It is an error that the Config is out of its ranges, or mem too short.
+func Open(mem []byte, c Config) (*Channel, error) {
+	if err := c.Check(); err != nil {
+		return nil, err
+	}
+	if len(mem) < c.Size() {
+		return nil, fmt.Errorf("channel: %d bytes of memory, and it takes %d", len(mem), c.Size())
+	}
 	return &Channel{
 		Config: c, mem: mem[:c.Size()],
 		word:  linux.Uint32At(mem, 0),
 		slots: linux.Uint64sAt(mem, c.slotsOffset(), c.QueueSize),
-	}
+	}, nil
 }
 
 // The words of a publisher's line.
@@ -250,16 +282,16 @@ func (ch *Channel) Claim(i int, owner uint64, alive func(owner uint64) bool) (p 
 	if !p.cas(StepOwner, &p.line[lineOwner], was, owner) {
 		return nil, false, fmt.Errorf("publisher %d of the channel was taken a moment ago", i)
 	}
-	p.recover()
+	p.takeOver()
 	return p, was != 0, nil
 }
 
 // Release gives the publisher's place up in order.
 func (p *Publisher) Release() { p.line[lineOwner].Store(0) }
 
-// recover finds the scratch message of a publisher that died anywhere in Publish, and
+// takeOver finds the scratch message of a publisher that died anywhere in Publish, and
 // does what it had left undone, but for the wake.
-func (p *Publisher) recover() {
+func (p *Publisher) takeOver() {
 	replaced := p.line[lineReplaced].Load()
 	if replaced == noSlot {
 		p.scratch = p.line[lineScratch].Load()

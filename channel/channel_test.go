@@ -2,6 +2,8 @@ package channel
 
 import (
 	"encoding/binary"
+	"fmt"
+	"strings"
 	"sync"
 	"testing"
 
@@ -10,7 +12,50 @@ import (
 )
 
 func create(t testing.TB, c Config) *Channel {
-	return Create(linuxtest.Map(t, c.Size()), c)
+	return created(t, linuxtest.Map(t, c.Size()), c)
+}
+
+func created(t testing.TB, mem []byte, c Config) *Channel {
+	t.Helper()
+	ch, err := Create(mem, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ch
+}
+
+// TestRanges: what is out of a Config's ranges is refused by Create and by Open, by its
+// name, and so is too little memory.
+func TestRanges(t *testing.T) {
+	good := Config{MaxSize: 8, QueueSize: 4, Publishers: 1}
+	mem := linuxtest.Map(t, good.Size())
+	for want, c := range map[string]Config{
+		"MaxSize 0":           {QueueSize: 4, Publishers: 1},
+		"MaxSize 65537":       {MaxSize: MaxPayload + 1, QueueSize: 4, Publishers: 1},
+		"QueueSize 3":         {MaxSize: 8, QueueSize: 3, Publishers: 1}, // % and & differ
+		"QueueSize 1":         {MaxSize: 8, QueueSize: 1, Publishers: 1},
+		"QueueSize 2097152":   {MaxSize: 8, QueueSize: 2 * MaxQueueSize, Publishers: 1},
+		"QueueSize -4":        {MaxSize: 8, QueueSize: -4, Publishers: 1},
+		"Publishers 0":        {MaxSize: 8, QueueSize: 4},
+		"Publishers 2047":     {MaxSize: 8, QueueSize: 4, Publishers: MaxPublishers + 1},
+		"Start 4294967292":    {MaxSize: 8, QueueSize: 4, Publishers: 1, Start: 1<<32 - 4},
+		"320 bytes of memory": {MaxSize: 8, QueueSize: 8, Publishers: 1},
+	} {
+		if want == "320 bytes of memory" {
+			want = fmt.Sprintf("%d bytes of memory", len(mem))
+		}
+		if _, err := Create(mem, c); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("Create of %+v: %v, want %q", c, err, want)
+		}
+		if _, err := Open(mem, c); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("Open of %+v: %v, want %q", c, err, want)
+		}
+	}
+	for _, c := range []Config{good, {MaxSize: MaxPayload, QueueSize: MaxQueueSize, Publishers: MaxPublishers, Start: 1<<32 - MaxQueueSize - 1}} {
+		if err := c.Check(); err != nil {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
 }
 
 // claim makes the test the i-th publisher.

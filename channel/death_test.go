@@ -43,7 +43,10 @@ func child(role string) {
 	if err != nil {
 		panic(err)
 	}
-	ch := Open(mem, deathConfig)
+	ch, err := Open(mem, deathConfig)
+	if err != nil {
+		panic(err)
+	}
 	left, err := strconv.Atoi(os.Getenv(childStop))
 	if err != nil {
 		panic(err)
@@ -66,7 +69,7 @@ func child(role string) {
 		line[lineOwner].Store(linux.ProcessIdentity(os.Getpid()))
 		step()
 		p := &Publisher{stepper: stepper{hook: hook}, ch: ch, number: 0, line: line, buf: make([]byte, stampSize+8)}
-		p.recover()
+		p.takeOver()
 		for i := range uint64(6) { // more than a lap
 			if p.Publish(Message{Sequence: i}) {
 				step()
@@ -139,7 +142,7 @@ func killAt(t *testing.T, role string, n int) bool {
 		t.Fatal(err)
 	}
 	defer linux.UnmapShared(mem)
-	ch := Create(mem, deathConfig)
+	ch := created(t, mem, deathConfig)
 	self := linux.ProcessIdentity(os.Getpid())
 	other, _, err := ch.Claim(1, self, linux.ProcessAlive)
 	if err != nil {

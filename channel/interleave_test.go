@@ -48,7 +48,7 @@ func mix(h, v uint64) uint64 { return (h^v)*0x9e3779b97f4a7c15 ^ h>>29 }
 // newWorld runs every actor up to its first access.
 func newWorld(t *testing.T, mem []byte, c Config, bodies []func(*world, *actor), heir int) *world {
 	clear(mem)
-	w := &world{t: t, ch: Create(mem, c), sent: map[uint32]tag{}}
+	w := &world{t: t, ch: created(t, mem, c), sent: map[uint32]tag{}}
 	for i, body := range bodies {
 		a := &actor{body: body, heir: i == heir}
 		a.next, a.stop = iter.Pull(func(yield func(Step) bool) {
@@ -220,7 +220,7 @@ func inherit(n int) func(*world, *actor) {
 		// Not before the other is dead: the first access waits.
 		a.steps.at(StepOwner)
 		p := &Publisher{stepper: a.steps, ch: w.ch, number: 0, line: w.ch.line(0), buf: make([]byte, stampSize+8)}
-		p.recover()
+		p.takeOver()
 		w.actors[0].owes, a.owes = false, false // the caller of Claim wakes
 		sends(p, a, 9, n)
 	}

@@ -18,6 +18,7 @@ import (
 	"aossim/channel"
 	"aossim/internal/linux"
 	"aossim/internal/linux/linuxtest"
+	"aossim/internal/wait"
 )
 
 // TestMain keeps the garbage collector off: it would wait for a loop that waits for a
@@ -30,18 +31,19 @@ func TestMain(m *testing.M) {
 // bench is a channel with one subscriber on a thread of its own, and a publisher that
 // the test itself is.
 type bench struct {
-	t       testing.TB
-	mem     []byte
-	ch      *channel.Channel
-	pub     *channel.Publisher
-	windows Windows
-	sub     *Subscriber
-	minder  *Minder
-	stats   *Stats
-	count   atomic.Uint64
-	done    atomic.Uint64
-	ended   chan error
-	leave   func() // ends the minder's thread
+	t          testing.TB
+	mem        []byte
+	ch         *channel.Channel
+	pub        *channel.Publisher
+	windows    Windows
+	sub        *Subscriber
+	minder     *Minder
+	stats      *Stats
+	count      atomic.Uint64
+	done       atomic.Uint64
+	publishing atomic.Uint64
+	ended      chan error
+	leave      func() // ends the minder's thread
 }
 
 // start starts a subscriber in window 1, and its minder where mind is set.
@@ -49,15 +51,21 @@ func start(t testing.TB, c SubscriberConfig, mind bool) *bench {
 	t.Helper()
 	config := channel.Config{MaxSize: 64, QueueSize: 16, Publishers: 1}
 	mem := linuxtest.Map(t, 64+config.Size())
-	b := &bench{t: t, mem: mem, ch: channel.Create(mem[64:], config), ended: make(chan error, 1), stats: NewStats()}
+	b := &bench{t: t, mem: mem, ended: make(chan error, 1), stats: NewStats()}
 	var err error
+	if b.ch, err = channel.Create(mem[64:], config); err != nil {
+		t.Fatal(err)
+	}
 	if b.pub, _, err = b.ch.Claim(0, 1, nil); err != nil {
 		t.Fatal(err)
 	}
 	var times [2]atomic.Uint64
 	b.windows = Windows{Current: linux.Uint32At(mem, 0), Start: &times[0], End: &times[1]}
-	c.Ins, c.Active, c.Mask = []In{{Channel: b.ch}}, []bool{true}, 1
-	if c.Wait == Eventfd {
+	if c.Wait.Name == "" {
+		c.Wait = kind("io_uring")
+	}
+	c.Ins, c.Active, c.Mask = []In{{Channel: b.ch, Publishing: []*atomic.Uint64{&b.publishing}}}, []bool{true}, 1
+	if c.Wait.Eventfd {
 		if c.Ins[0].Eventfd, err = linux.NewEventfd(); err != nil {
 			t.Fatal(err)
 		}
@@ -104,11 +112,13 @@ func (b *bench) await(what string, ok func() bool) {
 
 // publish publishes, and wakes after a delay; a negative one is never.
 func (b *bench) publish(delay time.Duration) {
+	b.publishing.Add(1)
 	b.pub.Publish(channel.Message{Published: linux.Now(), Scheduled: linux.Now()})
 	if delay >= 0 {
 		time.Sleep(delay)
 		b.wake()
 	}
+	b.publishing.Add(1)
 }
 
 func (b *bench) wake() { linux.FutexWake(b.ch.Word(), linux.WakeAll, linux.MatchAny, false) }
@@ -136,14 +146,50 @@ func (b *bench) stop() *Stats {
 	return b.stats
 }
 
-var kinds = map[string]SubscriberConfig{
-	"io_uring": {}, "combined": {Combined: true}, "waitv": {Wait: URingWaitv}, "futex": {Wait: Futex},
+// kind returns a kind of wait.
+func kind(name string) wait.Kind {
+	k, ok := wait.Named(name)
+	if !ok {
+		panic(name)
+	}
+	return k
+}
+
+var ways = map[string]SubscriberConfig{
+	"io_uring": {}, "combined": {Combined: true}, "waitv": {Wait: kind("io_uring_waitv")}, "futex": {Wait: kind("futex")},
+}
+
+// TestKinds: each kind of wait that can be asked for has its code, and no other.
+func TestKinds(t *testing.T) {
+	for _, name := range wait.Names() {
+		if kinds[name] == nil {
+			t.Errorf("wait = %q has no code", name)
+		}
+	}
+	if len(kinds) != len(wait.Kinds) {
+		t.Errorf("%d kinds have code, %d can be asked for", len(kinds), len(wait.Kinds))
+	}
+}
+
+// TestPreemptedPublisher: a publisher that is stopped for longer than the bound between its
+// message and its wake is late, and the kernel has lost nothing.
+func TestPreemptedPublisher(t *testing.T) {
+	for name, c := range ways {
+		t.Run(name, func(t *testing.T) {
+			b := start(t, c, true)
+			b.publish(3 * LostBound)
+			b.await("the message", func() bool { return b.count.Load() == 1 && linux.Asleep(int(b.sub.thread.Load())) })
+			if s := b.stop(); s.LostWakes != 0 || s.LateWakes != 1 || s.Handled != 1 || s.SpuriousWakes != 0 {
+				t.Errorf("lost %d, late %d, handled %d, spurious %d; the publisher woke late", s.LostWakes, s.LateWakes, s.Handled, s.SpuriousWakes)
+			}
+		})
+	}
 }
 
 // TestLostWake: a publisher withholds its wakes. Each is found and counted as lost, and
 // the loop goes on.
 func TestLostWake(t *testing.T) {
-	for name, c := range kinds {
+	for name, c := range ways {
 		t.Run(name, func(t *testing.T) {
 			b := start(t, c, true)
 			for i := range uint64(2) {
@@ -171,7 +217,7 @@ func TestBusyIsNotLost(t *testing.T) {
 
 // TestLateWake: wakes are delayed, below and above the bound.
 func TestLateWake(t *testing.T) {
-	for name, c := range kinds {
+	for name, c := range ways {
 		t.Run(name, func(t *testing.T) {
 			c.Late = 20_000_000
 			b := start(t, c, true)
@@ -189,7 +235,7 @@ func TestLateWake(t *testing.T) {
 
 // TestSpuriousWake: somebody wakes without publishing.
 func TestSpuriousWake(t *testing.T) {
-	for name, c := range kinds {
+	for name, c := range ways {
 		t.Run(name, func(t *testing.T) {
 			b := start(t, c, true)
 			for i := range int64(3) {
@@ -211,7 +257,7 @@ func TestSpuriousWake(t *testing.T) {
 // TestCorrupt damages one of two messages before their wake: both are handled, and the
 // damaged one is found, be it the last of the pass or not.
 func TestCorrupt(t *testing.T) {
-	for name, c := range kinds {
+	for name, c := range ways {
 		for damaged := range uint64(2) {
 			t.Run(fmt.Sprintf("%s, message %d", name, damaged), func(t *testing.T) {
 				b := start(t, c, true)
@@ -241,11 +287,11 @@ func TestCorrupt(t *testing.T) {
 func TestTeardown(t *testing.T) {
 	cycle := func(i int) time.Duration {
 		from := time.Now()
-		for _, c := range []SubscriberConfig{{}, {Wait: URingWaitv}, {Wait: Eventfd}, {Wait: Futex}}[i%4 : i%4+1] {
+		for _, c := range []SubscriberConfig{{}, {Wait: kind("io_uring_waitv")}, {Wait: kind("eventfd")}, {Wait: kind("futex")}}[i%4 : i%4+1] {
 			t.Run("", func(t *testing.T) {
 				b := start(t, c, false)
 				b.publish(0)
-				if c.Wait == Eventfd {
+				if c.Wait.Eventfd {
 					linux.SignalEventfd(int(b.sub.inputs[0].Eventfd.Fd()))
 				}
 				b.await("the message", func() bool { return b.count.Load() == 1 })

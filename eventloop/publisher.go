@@ -11,16 +11,24 @@ import (
 	"aossim/internal/uring"
 )
 
-// Arrival is how a publisher's scheduled times follow each other.
-type Arrival int
+// Arrival is how a publisher's scheduled times follow each other; it returns the time (ns)
+// from one to the next.
+type Arrival func(p *Publisher) float64
 
-// Equal gaps; exponentially distributed gaps; or Burst messages at once, then a
-// gap.
-const (
-	Periodic Arrival = iota
-	Poisson
-	Bursts
-)
+// Periodic has equal gaps.
+func Periodic(p *Publisher) float64 { return p.period }
+
+// Poisson has exponentially distributed gaps.
+func Poisson(p *Publisher) float64 { return p.random.ExpFloat64() * p.period }
+
+// Bursts has Burst messages at once, then a gap.
+func Bursts(p *Publisher) float64 {
+	if p.left--; p.left > 0 {
+		return 0
+	}
+	p.left = p.Burst
+	return float64(p.Burst) * p.period
+}
 
 // Out is one channel that a publisher sends on, and who has to be woken.
 type Out struct {
@@ -95,21 +103,6 @@ func (p *Publisher) Close() error {
 	return err
 }
 
-// gap returns the time from one scheduled message to the next, in ns.
-func (p *Publisher) gap() float64 {
-	switch p.Arrival {
-	case Poisson:
-		return p.random.ExpFloat64() * p.period
-	case Bursts:
-		if p.left--; p.left > 0 {
-			return 0
-		}
-		p.left = p.Burst
-		return float64(p.Burst) * p.period
-	}
-	return p.period
-}
-
 // Run publishes in every window in which the publisher is active, until Stop.
 func (p *Publisher) Run() error {
 	linux.Pin()
@@ -130,6 +123,7 @@ func (p *Publisher) Run() error {
 
 func (p *Publisher) window(w uint32, s *Stats) error {
 	p.left = p.Burst
+	publishing := p.progress.Publishing.Load()
 	due := float64(int64(p.windows.Start.Load()) + p.Offset)
 	for p.windows.sleepUntil(int64(due), w, &s.Counts) {
 		out := &p.Outs[p.sequence%uint64(len(p.Outs))]
@@ -137,6 +131,8 @@ func (p *Publisher) window(w uint32, s *Stats) error {
 		for i := 0; i+8 <= len(payload); i += 8 {
 			binary.NativeEndian.PutUint64(payload[i:], p.sequence+uint64(i))
 		}
+		publishing++
+		p.progress.Publishing.Store(publishing) // odd: see Progress
 		now := linux.Now()
 		moved := out.Channel.Publish(channel.Message{Published: now, Scheduled: int64(due), Sequence: p.sequence})
 		if moved {
@@ -144,18 +140,20 @@ func (p *Publisher) window(w uint32, s *Stats) error {
 				return err
 			}
 		}
+		publishing++
+		p.progress.Publishing.Store(publishing)
 		out.Channel.Prefetch()
 		p.sequence++
 		s.Published++
 		p.progress.Count.Store(p.sequence)
 		// A burst's messages are all due at once and none of them is late.
-		if due += p.gap(); p.left == p.Burst && float64(now) >= due {
+		if due += p.Arrival(p); p.left == p.Burst && float64(now) >= due {
 			s.MissedDeadlines++
 		}
 	}
 	// What was due and could not be published before the end.
 	end := min(float64(p.windows.End.Load()), float64(linux.Now()))
-	for ; due < end; due += p.gap() {
+	for ; due < end; due += p.Arrival(p) {
 		s.MissedDeadlines++
 	}
 	return nil

@@ -52,25 +52,9 @@ type Progress struct {
 	Done *atomic.Uint64
 	// Broke is the latency (ns) at which a subscriber stopped the trace, 0 until then.
 	Broke *atomic.Uint64
-}
-
-// Stats are one actor's counts and distributions of one window.
-type Stats struct {
-	result.Counts
-	result.Histograms
-	OverTime result.Series
-}
-
-// NewStats returns empty stats.
-func NewStats() *Stats { return &Stats{Histograms: result.NewHistograms()} }
-
-// account adds the thread's use of the machine since before to c.
-func account(c *result.Counts, before linux.Usage) {
-	u := linux.ThreadUsage().Sub(before)
-	c.MinorFaults += u.MinorFaults
-	c.MajorFaults += u.MajorFaults
-	c.VoluntarySwitches += u.VoluntarySwitches
-	c.InvoluntarySwitches += u.InvoluntarySwitches
+	// Publishing is odd while a publisher is between the begin of a message and the end of
+	// its wake, and another number for each message.
+	Publishing *atomic.Uint64
 }
 
 // longestSleep bounds how long a publisher does not look at its window (ns).

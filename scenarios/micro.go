@@ -2,9 +2,7 @@ package scenarios
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -24,8 +22,8 @@ type Micro struct {
 // for are zero.
 type Point struct {
 	Name      string   `toml:"name"`
-	Workload  string   `toml:"workload"`
-	Futex     string   `toml:"futex"`
+	Workload  string   `toml:"workload"` // the name of a Workload
+	Futex     Words    `toml:"futex"`
 	RingFlags []string `toml:"ring_flags"`
 	// Sizes of the workloads on a ring.
 	Entries int `toml:"entries"` // of the ring
@@ -45,58 +43,7 @@ type Point struct {
 }
 
 // Private says whether the point's words belong to this process only.
-func (p *Point) Private() bool { return p.Futex == "private" }
-
-// Share is a fraction, written "30%".
-type Share float64
-
-// UnmarshalText reads a percentage of 0 to 100.
-func (s *Share) UnmarshalText(text []byte) error {
-	number, ok := strings.CutSuffix(string(text), "%")
-	v, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
-	if !ok || err != nil || !(v >= 0 && v <= 100) {
-		return fmt.Errorf("%q is no percentage within 0%% and 100%%; write one such as \"30%%\"", text)
-	}
-	*s = Share(v / 100)
-	return nil
-}
-
-// MarshalText writes what UnmarshalText reads.
-func (s Share) MarshalText() ([]byte, error) {
-	return []byte(strconv.FormatFloat(100*float64(s), 'g', -1, 64) + "%"), nil
-}
-
-// Buckets is a size of the process-private futex hash: "default" is what the kernel
-// gives the process, 0 its global hash, else a power of two (prctl(2), PR_FUTEX_HASH).
-type Buckets struct {
-	Given bool
-	Slots int
-}
-
-// UnmarshalTOML reads "default" or a number.
-func (b *Buckets) UnmarshalTOML(v any) error {
-	switch n := v.(type) {
-	case string:
-		if n == "default" {
-			*b = Buckets{}
-			return nil
-		}
-	case int64:
-		if n == 0 || n > 1 && n <= 1<<20 && n&(n-1) == 0 {
-			*b = Buckets{true, int(n)}
-			return nil
-		}
-	}
-	return fmt.Errorf("%v is none of \"default\", 0 (the global hash) and a power of two from 2", v)
-}
-
-// String is what a file says for it.
-func (b Buckets) String() string {
-	if b.Given {
-		return strconv.Itoa(b.Slots)
-	}
-	return "default"
-}
+func (p *Point) Private() bool { return p.Futex == PrivateWord }
 
 // Limits of micro-benchmarks.
 const (
@@ -109,80 +56,65 @@ const (
 // defaultRounds are those of the published figures.
 const defaultRounds, defaultWarmupRounds, defaultSpread = 15, 3, Duration(100 * time.Millisecond)
 
-// workloads are the keys that each takes, with their defaults, besides name, workload and
-// futex.
-var workloads = map[string]struct {
-	defaults Point
-	keys     []string
-}{
-	"scalar":   {Point{Entries: 64, Cycles: 512, Words: 32}, []string{"ring_flags", "entries", "cycles", "words"}},
-	"waitv":    {Point{Entries: 64, Cycles: 512, Vectors: 8, Width: 8, Element: 3}, []string{"ring_flags", "entries", "cycles", "vectors", "width", "element"}},
-	"eagain":   {Point{Entries: 64, Waits: 100_000, Batch: 1}, []string{"ring_flags", "entries", "waits", "batch"}},
-	"timeout":  {Point{Waits: 20_000, Timeout: Duration(100 * time.Microsecond)}, []string{"waits", "timeout"}},
-	"mismatch": {Point{Threads: 1, Words: 64, Runtime: Duration(200 * time.Millisecond), Mismatching: 0.5}, []string{"threads", "words", "runtime", "mismatching", "buckets"}},
-	"hash":     {Point{Threads: 1, Words: 1024, Runtime: Duration(200 * time.Millisecond)}, []string{"threads", "words", "runtime", "buckets"}},
+// Workload is what a point can do. What its rounds do is in internal/micro, a file a workload.
+type Workload struct {
+	Name     string
+	Means    string // in the documentation: what a round does
+	Unit     string // of a round's figure
+	Defaults Point
+	// Keys are those that it takes, besides name, workload and futex.
+	Keys []string
+	// Ring: one thread arms on an io_uring, and can be observed.
+	Ring bool
+	// Threads: it has threads of its own, each on a CPU.
+	Threads bool
+	// Requests is how many a cycle has on the ring at once.
+	Requests func(p *Point) int
 }
 
-// given are the keys of a point that were written, by what differs from nothing.
-func (p *Point) given() (keys []string) {
-	for _, k := range []struct {
-		key   string
-		given bool
-	}{
-		{"ring_flags", len(p.RingFlags) > 0}, {"entries", p.Entries != unset}, {"cycles", p.Cycles != unset}, {"words", p.Words != unset}, {"vectors", p.Vectors != unset},
-		{"width", p.Width != unset}, {"element", p.Element != unset}, {"waits", p.Waits != unset}, {"batch", p.Batch != unset}, {"timeout", p.Timeout != unset},
-		{"threads", p.Threads != unset}, {"runtime", p.Runtime != unset}, {"mismatching", p.Mismatching != unset}, {"buckets", p.Buckets.Given},
-	} {
-		if k.given {
-			keys = append(keys, k.key)
-		}
-	}
-	return keys
+// Workloads are all there are.
+var Workloads = []Workload{
+	{Name: "scalar", Means: "`cycles` of `words` FUTEX_WAIT and the FUTEX_WAKEs that wake them, one `io_uring_enter` a cycle", Unit: "ns/pair", Ring: true,
+		Defaults: Point{Entries: 64, Cycles: 512, Words: 32}, Keys: []string{"ring_flags", "entries", "cycles", "words"},
+		Requests: func(p *Point) int { return 2 * p.Words }},
+	{Name: "waitv", Means: "`cycles` of `vectors` FUTEX_WAITV of `width` words, `element` of each woken", Unit: "ns/pair", Ring: true,
+		Defaults: Point{Entries: 64, Cycles: 512, Vectors: 8, Width: 8, Element: 3}, Keys: []string{"ring_flags", "entries", "cycles", "vectors", "width", "element"},
+		Requests: func(p *Point) int { return 2 * p.Vectors }},
+	{Name: "eagain", Means: "`waits` that fail, `batch` an `io_uring_enter`", Unit: "ns/wait", Ring: true,
+		Defaults: Point{Entries: 64, Waits: 100_000, Batch: 1}, Keys: []string{"ring_flags", "entries", "waits", "batch"},
+		Requests: func(p *Point) int { return p.Batch }},
+	{Name: "timeout", Means: "futex(2) waits that time out after `timeout`", Unit: "ns/wait",
+		Defaults: Point{Waits: 20_000, Timeout: Duration(100 * time.Microsecond)}, Keys: []string{"waits", "timeout"}},
+	{Name: "hash", Means: "what `perf bench futex hash` does", Unit: "ops/s/thread", Threads: true,
+		Defaults: Point{Threads: 1, Words: 1024, Runtime: Duration(200 * time.Millisecond), Buckets: DefaultBuckets}, Keys: []string{"threads", "words", "runtime", "buckets"}},
+	{Name: "mismatch", Means: "futex(2) waits of `threads`, a share `mismatching`, the others woken by a partner", Unit: "ops/s/thread", Threads: true,
+		Defaults: Point{Threads: 1, Words: 64, Runtime: Duration(200 * time.Millisecond), Mismatching: 0.5, Buckets: DefaultBuckets},
+		Keys:     []string{"threads", "words", "runtime", "mismatching", "buckets"}},
 }
 
-// unset marks a key that the file does not have: no valid value is negative.
-const unset = -1 << 62
-
-func unsetPoint() Point {
-	return Point{Futex: "private", Entries: unset, Cycles: unset, Words: unset, Vectors: unset, Width: unset, Element: unset,
-		Waits: unset, Batch: unset, Timeout: unset, Threads: unset, Runtime: unset, Mismatching: unset}
+// WorkloadNamed returns the workload of a name; it is the zero one where there is none.
+func WorkloadNamed(name string) Workload {
+	at := slices.IndexFunc(Workloads, func(w Workload) bool { return w.Name == name })
+	if at < 0 {
+		return Workload{}
+	}
+	return Workloads[at]
 }
 
-// fill gives the keys that the file does not have their defaults.
-func (p *Point) fill(d Point) {
-	for _, f := range []struct {
-		to   *int
-		from int
-	}{
-		{&p.Entries, d.Entries}, {&p.Cycles, d.Cycles}, {&p.Words, d.Words}, {&p.Vectors, d.Vectors}, {&p.Width, d.Width},
-		{&p.Element, d.Element}, {&p.Waits, d.Waits}, {&p.Batch, d.Batch}, {&p.Threads, d.Threads},
-	} {
-		if *f.to == unset {
-			*f.to = f.from
-		}
-	}
-	if p.Timeout == unset {
-		p.Timeout = d.Timeout
-	}
-	if p.Runtime == unset {
-		p.Runtime = d.Runtime
-	}
-	if p.Mismatching == unset {
-		p.Mismatching = d.Mismatching
-	}
-}
+// sizes are the keys of points that only some workloads take.
+var sizes = []string{"ring_flags", "entries", "cycles", "words", "vectors", "width", "element", "waits", "batch", "timeout", "threads", "runtime", "mismatching", "buckets"}
 
 // validateMicro checks a scenario of kind "micro" and fills in its defaults.
 func (s *Scenario) validateMicro() error {
 	m, top := s.Micro, place{s, "", 0}
-	for table, n := range map[string]int{"channel": len(s.Channels), "publisher": len(s.Publishers), "subscriber": len(s.Subscribers), "load": len(s.Loads)} {
-		if n > 0 {
-			return s.Errorf(table, 0, "", "a scenario of kind \"micro\" has [[point]]s only")
+	for _, e := range s.document.entries {
+		if e.table != "" && e.table != "point" && e.table != "compare" {
+			return s.Errorf(e.table, 0, "", "a scenario of kind \"micro\" has [[point]]s only")
 		}
 	}
 	if err := firstOf(
 		top.between("warmup_rounds", int64(m.WarmupRounds), 0, maxRounds),
-		top.oneOf("policy", m.Policy, []string{"other", "fifo", "rr", "batch", "idle"}),
+		oneOf(top, "policy", m.Policy, []string{"other", "fifo", "rr", "batch", "idle"}),
 	); err != nil {
 		return err
 	}
@@ -225,26 +157,32 @@ func (s *Scenario) ValidateSizes() error {
 // complete refuses sizes that the point's workload has no use for, and fills in the
 // others.
 func (p *Point) complete(at place) error {
-	w, ok := workloads[p.Workload]
-	if !ok {
-		return at.errorf("workload", "%q is none of eagain, hash, mismatch, scalar, timeout, waitv", p.Workload)
+	w := WorkloadNamed(p.Workload)
+	if w.Name == "" {
+		var names []string
+		for _, w := range Workloads {
+			names = append(names, w.Name)
+		}
+		return oneOf(at, "workload", p.Workload, names)
 	}
-	for _, key := range p.given() {
-		if !slices.Contains(w.keys, key) {
-			return at.errorf(key, "workload %q has no such size; it takes %s", p.Workload, strings.Join(w.keys, ", "))
+	for _, key := range sizes {
+		if _, given := at.s.document.find(at.table, at.index, key); given && !slices.Contains(w.Keys, key) {
+			return at.errorf(key, "workload %q has no such size; it takes %s", p.Workload, strings.Join(w.Keys, ", "))
 		}
 	}
-	p.fill(w.defaults)
-	return at.oneOf("futex", p.Futex, futexes)
+	defaults := w.Defaults
+	defaults.Name, defaults.Workload, defaults.Futex = p.Name, p.Workload, p.Futex
+	fillOne(&at.s.document, at.table, at.index, p, defaults)
+	return oneOf(at, "futex", p.Futex, words)
 }
 
 func (p *Point) validate(at place) error {
-	w := workloads[p.Workload]
+	w := WorkloadNamed(p.Workload)
 	if err := at.ringFlags(p.RingFlags); err != nil {
 		return err
 	}
 	// What a workload does not use is 0 and passes.
-	uses := func(key string) bool { return slices.Contains(w.keys, key) }
+	uses := func(key string) bool { return slices.Contains(w.Keys, key) }
 	for _, r := range []struct {
 		key       string
 		v         int
@@ -269,13 +207,14 @@ func (p *Point) validate(at place) error {
 			return err
 		}
 	}
-	requests := map[string]int{"scalar": 2 * p.Words, "waitv": 2 * p.Vectors, "eagain": p.Batch}[p.Workload]
 	switch {
-	case requests > p.Entries && uses("entries"):
-		return at.errorf("entries", "a ring of %d entries does not take the %d requests of a cycle; make it larger, or the cycle smaller", p.Entries, requests)
+	case w.Requests != nil && w.Requests(p) > p.Entries:
+		return at.errorf("entries", "a ring of %d entries does not take the %d requests of a cycle; make it larger, or the cycle smaller", p.Entries, w.Requests(p))
 	case uses("element"):
 		return at.between("element", int64(p.Element), 0, int64(p.Width)-1)
-	case p.Workload == "mismatch" && p.Threads > maxWaiters:
+	case uses("buckets") && !p.Buckets.valid():
+		return at.errorf("buckets", "%s is none of \"default\", 0 (the global hash) and a power of two from 2", p.Buckets)
+	case uses("mismatching") && p.Threads > maxWaiters:
 		return at.errorf("threads", "%d is more than %d, the bits by which a partner finds its waiter", p.Threads, maxWaiters)
 	}
 	return nil

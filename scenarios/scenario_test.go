@@ -8,6 +8,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"aossim/internal/refusal"
 )
 
 func TestBuiltin(t *testing.T) {
@@ -79,7 +81,7 @@ func TestParse(t *testing.T) {
 	if first, end := s.Span(&s.Publishers[1].Member); first != 1 || end != 2 {
 		t.Errorf("span %d..%d", first, end)
 	}
-	if e := s.Expect; len(e) != 2 || e[0].Value != 0.5 || e[1].Value != 200_000 || e[1].Stat != "p99" || !e[1].Most {
+	if e := s.Expect; len(e) != 2 || e[0].Value != 0.5 || e[1].Value != 200_000 || e[1].Metric != "rearm.p99" || !e[1].Most {
 		t.Errorf("%+v", e)
 	}
 	// Actor processes get the scenario as JSON.
@@ -88,6 +90,7 @@ func TestParse(t *testing.T) {
 		t.Fatal(err)
 	}
 	var back Scenario
+	s.document = document{} // it is for errors, before anything starts
 	if err := json.Unmarshal(text, &back); err != nil || !reflect.DeepEqual(&back, s) {
 		t.Errorf("%v\n%+v\n%+v", err, back, s)
 	}
@@ -178,6 +181,65 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// TestPlaces: errors stand where the mistake does, whatever is in texts and however tables
+// are written; keys are taken as they are written and no other way.
+func TestPlaces(t *testing.T) {
+	const head = "description = \"\"\"\nhow to read it:\n[[subscriber]]\n  channels = [\"/none\"]\n\"\"\"\n"
+	const loop = "[[channel]]\nname = \"/c\"\n[[publisher]]\ngroup = \"g\"\nchannel = \"/c\"\nrate = \"1kHz\"\n[[subscriber]]\ngroup = \"g\"\nchannels = [\"/c\"]\n"
+	for _, c := range []struct {
+		name, text   string
+		line, column int
+		want         string
+	}{
+		{"a table's head within a text", head + strings.Replace(loop, `["/c"]`, `["/d"]`, 1), 14, 12, "channels: there is no channel"},
+		{"a key within a text", head + strings.Replace(loop, `rate = "1kHz"`, `rate = "0Hz"`, 1), 11, 8, "rate: 0 Hz"},
+		{"indented", strings.Replace(loop, `rate = "1kHz"`, "\t rate   =  \"0Hz\" # slow", 1), 6, 13, "rate: 0 Hz"},
+		{"inline tables", "channel = [{name = \"/c\"}]\npublisher = [{channel = \"/c\", rate = \"1kHz\"},\n  {channel = \"/d\", rate = \"1kHz\"}]\n[[subscriber]]\nchannels = [\"/c\"]\n", 3, 14, "channel: there is no channel"},
+		{"unknown key of an inline table", "channel = [{name = \"/c\"},\n\n {name = \"/d\", sise = 3}]\n", 3, 16, `unknown key "channel.sise"`},
+		{"wrong type in an inline table", "channel = [{name = \"/c\"},\n {name = \"/d\", count = \"x\"}]\n", 2, 24, "a TOML string, where an integer is wanted"},
+		{"number for a text", loop + "[expect]\n\"g.rearm.p99\" = 200\n", 11, 17, "g.rearm.p99: Integer, where a text is wanted"},
+		{"unquoted dotted key", loop + "[expect]\ng.rearm.p99 = \"<= 200us\"\n", 11, 1, `write the name in quotes, as it has dots: "g.rearm.p99"`},
+		{"limit", loop + "[expect]\n\"g.rearm.p99\" = \"200us\"\n", 11, 17, "no limit"},
+		{"dotted key of [compare]", loop + "[compare]\n\"g.rearm.p99\" = 10\n", 11, 17, "g.rearm.p99: Integer"},
+		{"[channel]", "name = \"x\"\n[channel]\nname = \"/c\"\n", 2, 2, "write [[channel]]"},
+		{"[[expect]]", loop + "[[expect]]\n", 10, 3, "write [expect]"},
+		{"another case", strings.Replace(loop, "rate =", "Rate =", 1), 6, 1, `unknown key "publisher.Rate"; did you mean "rate"?`},
+		{"both cases", strings.Replace(loop, "rate =", "RATE = \"2kHz\"\nrate =", 1), 6, 1, `unknown key "publisher.RATE"; did you mean "rate"?`},
+		{"a case of the top", "Name = \"x\"\n" + loop, 1, 1, `unknown key "Name"; did you mean "name"?`},
+		{"a slip", strings.Replace(loop, "channels =", "chanels =", 1), 9, 1, `did you mean "channels"?`},
+		{"nothing like it", "zzzzzz = 1\n" + loop, 1, 1, `unknown key "zzzzzz"; the README`},
+		{"a table in a table", loop + "[channel.more]\nx = 1\n", 10, 2, `unknown key "channel.more"`},
+		{"negative seed", "seed = -1\n" + loop, 1, 8, "seed: "},
+		{"number for a rate", strings.Replace(loop, `"1kHz"`, "1000", 1), 6, 8, "rate: Integer, where a text with its unit is wanted"},
+		{"twice", loop + "channels = [\"/c\"]\n", 10, 1, "already defined"},
+	} {
+		_, err := Parse("t.toml", []byte(c.text))
+		var e *Error
+		if !errors.As(err, &e) || e.Line != c.line || e.Column != c.column || !strings.Contains(e.Text, c.want) {
+			t.Errorf("%s: got %v, want %d:%d and %q", c.name, err, c.line, c.column, c.want)
+		}
+		if err != nil && !errors.Is(err, refusal.ErrUsage) {
+			t.Errorf("%s: %v is no wrong usage", c.name, err)
+		}
+	}
+	if _, err := Parse("t.toml", []byte(head+loop)); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestWords: a load that counts waits by waking them has its words to itself.
+func TestWords(t *testing.T) {
+	const loop = "[[channel]]\nname = \"/c\"\n[[channel]]\nname = \"/own\"\n[[publisher]]\nchannel = \"/c\"\nrate = \"1kHz\"\n[[subscriber]]\nchannels = [\"/c\"]\n[[load]]\nkind = \"rings\"\n"
+	for text, want := range map[string]string{
+		"channel = \"/own\"\n": "", "channel = \"/c\"\n": "a [[channel]] of its own", "channel = \"/own\"\ncount = 2\n": "count = 2", "channel = \"/none\"\n": "there is no channel",
+	} {
+		_, err := Parse("t.toml", []byte(loop+text))
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
+}
+
 // goodMicro is a micro-benchmark in which the tests change lines.
 const goodMicro = `kind = "micro"
 rounds = 5
@@ -212,7 +274,7 @@ func TestMicro(t *testing.T) {
 		{Name: "a", Workload: "scalar", Futex: "private", Entries: 64, Cycles: 512, Words: 16},
 		{Name: "waitv", Workload: "waitv", Futex: "private", Entries: 64, Cycles: 512, Vectors: 4, Width: 8, Element: 3},
 		{Name: "timeout", Workload: "timeout", Futex: "private", Waits: 20000, Timeout: 50000},
-		{Name: "mismatch", Workload: "mismatch", Futex: "private", Words: 64, Threads: 1, Runtime: 200_000_000, Mismatching: 0.3, Buckets: Buckets{true, 2}},
+		{Name: "mismatch", Workload: "mismatch", Futex: "private", Words: 64, Threads: 1, Runtime: 200_000_000, Mismatching: 0.3, Buckets: 2},
 	}
 	if m := s.Micro; m.Rounds != 5 || m.WarmupRounds != 3 || !reflect.DeepEqual(m.Points, want) {
 		t.Errorf("got %+v", m)

@@ -1,10 +1,13 @@
 package scenarios
 
 import (
+	"fmt"
 	"math/bits"
 	"slices"
 	"strings"
 	"time"
+
+	"aossim/internal/wait"
 )
 
 // Limits of a scenario: more would not fit a ring or tell anything more.
@@ -26,13 +29,11 @@ const MaxDuration = 1000 * time.Hour
 
 var (
 	policies  = []string{"fifo", "rr", "deadline", "other", "batch", "idle"}
-	futexes   = []string{"shared", "private"}
-	arrivals  = []string{"periodic", "poisson", "burst"}
-	wakes     = []string{"futex", "io_uring"}
-	waits     = []string{"io_uring", "io_uring_waitv", "futex", "eventfd"}
-	submits   = []string{"split", "combined"}
+	words     = []Words{Shared, PrivateWord}
+	arrivals  = []Arrival{Periodic, Poisson, Bursts}
+	wakes     = []Wake{WakeFutex, WakeURing}
+	submits   = []Submit{Split, Combined}
 	ringFlags = []string{"single_issuer", "coop_taskrun", "defer_taskrun", "taskrun_flag", "submit_all"}
-	kinds     = []string{"timer", "net", "fork", "memory", "slab", "cpu", "command", "hash", "rings"}
 )
 
 // place is where in the file a check complains.
@@ -46,11 +47,11 @@ func (p place) errorf(key, format string, args ...any) error {
 	return p.s.Errorf(p.table, p.index, key, format, args...)
 }
 
-func (p place) oneOf(key, value string, allowed []string) error {
+func oneOf[T ~string](p place, key string, value T, allowed []T) error {
 	if slices.Contains(allowed, value) {
 		return nil
 	}
-	return p.errorf(key, "%q is none of %s", value, strings.Join(allowed, ", "))
+	return p.errorf(key, "%q is none of %s", value, strings.Trim(strings.ReplaceAll(fmt.Sprint(allowed), " ", ", "), "[]"))
 }
 
 func (p place) between(key string, v, low, high int64) error {
@@ -99,7 +100,7 @@ func (p place) cpus(list []int) error {
 // ringFlags checks names of ring flags.
 func (p place) ringFlags(flags []string) error {
 	for _, f := range flags {
-		if err := p.oneOf("ring_flags", f, ringFlags); err != nil {
+		if err := oneOf(p, "ring_flags", f, ringFlags); err != nil {
 			return err
 		}
 	}
@@ -224,7 +225,7 @@ func (s *Scenario) validateChannels(top place) error {
 			p.between("max_size", int64(c.MaxSize), 8, maxPayload),
 			p.between("queue_size", int64(c.QueueSize), 2, maxQueueSize),
 			p.between("count", int64(c.Count), 1, maxChannels),
-			p.oneOf("futex", c.Futex, futexes),
+			oneOf(p, "futex", c.Futex, words),
 		); err != nil {
 			return err
 		}
@@ -245,7 +246,7 @@ func (s *Scenario) validateMember(p place, m *Member) error {
 	if m.Group == "" {
 		return p.errorf("group", "a group needs a name")
 	}
-	if err := firstOf(p.oneOf("policy", m.Policy, policies), p.between("count", int64(m.Count), 1, maxActors), p.between("nice", int64(m.Nice), -20, 19)); err != nil {
+	if err := firstOf(oneOf(p, "policy", m.Policy, policies), p.between("count", int64(m.Count), 1, maxActors), p.between("nice", int64(m.Nice), -20, 19)); err != nil {
 		return err
 	}
 	if err := p.priority(m.Policy, m.Priority); err != nil {
@@ -292,10 +293,10 @@ func (s *Scenario) validatePublisher(p place, pub *Publisher) error {
 	if !(pub.Rate >= minRate && pub.Rate <= maxRate) {
 		return p.errorf("rate", "%g Hz is not within 0.001 Hz and 1 MHz", float64(pub.Rate))
 	}
-	if err := firstOf(s.validateMember(p, &pub.Member), p.oneOf("arrival", pub.Arrival, arrivals), p.oneOf("wake", pub.Wake, wakes)); err != nil {
+	if err := firstOf(s.validateMember(p, &pub.Member), oneOf(p, "arrival", pub.Arrival, arrivals), oneOf(p, "wake", pub.Wake, wakes)); err != nil {
 		return err
 	}
-	if pub.Arrival != "burst" {
+	if pub.Arrival != Bursts {
 		if pub.Burst != 0 {
 			return p.errorf("burst", "is for arrival = \"burst\"")
 		}
@@ -320,41 +321,19 @@ func (s *Scenario) validateSubscriber(p place, sub *Subscriber) error {
 	if channels == 0 {
 		return p.errorf("channels", "a subscriber needs one at least")
 	}
-	if err := firstOf(s.validateMember(p, &sub.Member), p.oneOf("wait", sub.Wait, waits), p.oneOf("submit", sub.Submit, submits)); err != nil {
+	if err := firstOf(s.validateMember(p, &sub.Member), oneOf(p, "wait", sub.Wait, wait.Names()), oneOf(p, "submit", sub.Submit, submits)); err != nil {
 		return err
 	}
 	if err := p.ringFlags(sub.RingFlags); err != nil {
 		return err
 	}
-	switch {
+	switch kind, _ := wait.Named(sub.Wait); {
 	case sub.Work < 0 || sub.Work > maxWork:
 		return p.errorf("work", "%s is not within 0 and %s", sub.Work, maxWork)
-	case sub.Wait == "futex" && len(sub.RingFlags) > 0:
-		return p.errorf("ring_flags", "wait = \"futex\" has no ring")
-	case sub.Wait == "futex" && channels > 1:
-		return p.errorf("wait", "\"futex\" waits on one word, and this subscriber has %d channels; use \"io_uring_waitv\" or \"io_uring\"", channels)
-	case sub.Wait == "io_uring_waitv" && channels > maxVector:
-		return p.errorf("wait", "a vector has at most %d words, and this subscriber has %d channels; use \"io_uring\"", maxVector, channels)
-	}
-	return nil
-}
-
-func (s *Scenario) validateLoad(p place, l *Load) error {
-	if err := firstOf(p.oneOf("kind", l.Kind, kinds), s.validateMember(p, &l.Member), p.upTo("interval", l.Interval, maxInterval)); err != nil {
-		return err
-	}
-	if (l.Kind == "command") != (len(l.Command) > 0) {
-		return p.errorf("command", "goes with kind = \"command\", as a list: [\"stress-ng\", \"--vm\", \"1\"]")
-	}
-	switch {
-	case (l.Kind == "rings") != (l.Channel != ""):
-		return p.errorf("channel", "goes with kind = \"rings\", which leaves waits on its words")
-	case l.Kind == "rings" && s.channel(l.Channel) == nil:
-		return s.missingChannel(p, "channel", l.Channel)
-	case l.Kind == "rings" && s.channel(l.Channel).Private():
-		return p.errorf("channel", "%q has futex = \"private\", and this load is a process of its own; make it \"shared\"", l.Channel)
-	case l.Kind == "hash" && (!slices.Contains(s.groups(), l.Group) || l.Processes):
-		return p.errorf("group", "%q is no group of publishers or subscribers; kind = \"hash\" resizes the futex hash of its group's process", l.Group)
+	case !kind.Ring() && len(sub.RingFlags) > 0:
+		return p.errorf("ring_flags", "wait = %q has no ring", sub.Wait)
+	case kind.MaxChannels > 0 && channels > kind.MaxChannels:
+		return p.errorf("wait", "%q waits on %d words at most, and this subscriber has %d channels; use \"io_uring\"", sub.Wait, kind.MaxChannels, channels)
 	}
 	return nil
 }

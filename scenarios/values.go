@@ -2,10 +2,6 @@ package scenarios
 
 import (
 	"fmt"
-	"maps"
-	"math"
-	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -59,109 +55,58 @@ func (r Rate) MarshalText() ([]byte, error) {
 	return []byte(strconv.FormatFloat(float64(r), 'g', -1, 64) + "Hz"), nil
 }
 
-// Threshold is a line of [expect]: a metric of a group, and what it must be in
-// every phase of every run. Value is in ns for latencies, a fraction for eagain_rate,
-// a number else.
-type Threshold struct {
-	Name, Group, Metric, Stat string
-	Most                      bool // <= rather than >=
-	Value                     float64
-	Want                      string // as it was written
+// Share is a fraction, written "30%".
+type Share float64
+
+// UnmarshalText reads a percentage of 0 to 100.
+func (s *Share) UnmarshalText(text []byte) error {
+	number, ok := strings.CutSuffix(string(text), "%")
+	v, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
+	if !ok || err != nil || !(v >= 0 && v <= 100) {
+		return fmt.Errorf("%q is no percentage within 0%% and 100%%; write one such as \"30%%\"", text)
+	}
+	*s = Share(v / 100)
+	return nil
 }
 
-var (
-	distributions = regexp.MustCompile(`^(.+)\.(rearm|arm_window|arm_window_eagain|delivery|response)\.(p50|p90|p99|p99\.9|max|count)$`)
-	numbers       = regexp.MustCompile(`^(.+)\.(eagain_rate|messages_per_second|overrun|lost_wakes|spurious_wakes|missed_deadlines)$`)
-	limits        = regexp.MustCompile(`^(<=|>=)\s*(.+)$`)
-)
-
-// Metrics says which metrics a threshold can be set on.
-const Metrics = "GROUP.{rearm,arm_window,arm_window_eagain,delivery,response}.{p50,p90,p99,p99.9,max,count} or " +
-	"GROUP.{eagain_rate,messages_per_second,overrun,lost_wakes,spurious_wakes,missed_deadlines}"
-
-func (s *Scenario) thresholds(lines map[string]string) ([]Threshold, error) {
-	var list []Threshold
-	for _, name := range slices.Sorted(maps.Keys(lines)) {
-		t := Threshold{Name: name, Want: lines[name]}
-		var ok bool
-		if t.Group, t.Metric, t.Stat, ok = metricOf(name); !ok {
-			return nil, s.Errorf("expect", 0, name, "no such metric; there are %s", Metrics)
-		}
-		if t.Metric != "missed_deadlines" && !slices.ContainsFunc(s.Subscribers, func(sub Subscriber) bool { return sub.Group == t.Group }) && slices.Contains(s.groups(), t.Group) {
-			return nil, s.Errorf("expect", 0, name, "group %q has no subscriber, and this is a metric of subscribers", t.Group)
-		}
-		if !slices.Contains(s.groups(), t.Group) {
-			return nil, s.Errorf("expect", 0, name, "no group %q; there are %s", t.Group, strings.Join(s.groups(), ", "))
-		}
-		m := limits.FindStringSubmatch(t.Want)
-		if m == nil {
-			return nil, s.Errorf("expect", 0, name, "%q is no limit; write \"<= 200us\", \"<= 5%%\" or \">= 1000\"", t.Want)
-		}
-		t.Most = m[1] == "<="
-		var err error
-		if t.Value, err = t.parse(m[2]); err == nil && !(t.Value >= 0 && t.Value <= math.MaxInt64) {
-			err = fmt.Errorf("%q is negative or no number", m[2])
-		}
-		if err != nil {
-			return nil, s.Errorf("expect", 0, name, "%s", err)
-		}
-		list = append(list, t)
-	}
-	return list, nil
+// MarshalText writes what UnmarshalText reads.
+func (s Share) MarshalText() ([]byte, error) {
+	return []byte(strconv.FormatFloat(100*float64(s), 'g', -1, 64) + "%"), nil
 }
 
-// metricOf takes the name of a metric apart; stat is "" for a number.
-func metricOf(name string) (group, metric, stat string, ok bool) {
-	if m := distributions.FindStringSubmatch(name); m != nil {
-		return m[1], m[2], m[3], true
+// Buckets is a size of the process-private futex hash: 0 is the global hash, else a power of
+// two (prctl(2), PR_FUTEX_HASH), DefaultBuckets what the kernel gives the process.
+type Buckets int
+
+// DefaultBuckets is written "default".
+const DefaultBuckets Buckets = -1
+
+// UnmarshalText reads "default" or a number.
+func (b *Buckets) UnmarshalText(text []byte) error {
+	if string(text) == "default" {
+		*b = DefaultBuckets
+		return nil
 	}
-	if m := numbers.FindStringSubmatch(name); m != nil {
-		return m[1], m[2], "", true
+	n, err := strconv.Atoi(string(text))
+	if err != nil || n < 0 {
+		return fmt.Errorf("%q is none of \"default\", 0 (the global hash) and a power of two from 2", text)
 	}
-	return "", "", "", false
+	*b = Buckets(n)
+	return nil
 }
 
-// withGates takes the lines of [compare].
-func (s *Scenario) withGates(lines map[string]Share) (*Scenario, error) {
-	s.Gates = map[string]float64{}
-	for _, name := range slices.Sorted(maps.Keys(lines)) {
-		owner, loop := strings.CutSuffix(name, ".kmalloc")
-		known := slices.Contains(s.groups(), owner) && loop
-		if group, _, _, ok := metricOf(name); ok {
-			known = slices.Contains(s.groups(), group)
-		}
-		if s.Micro != nil {
-			known = slices.ContainsFunc(s.Micro.Points, func(p Point) bool { return p.Name == owner })
-		}
-		if !known {
-			return nil, s.Errorf("compare", 0, name, "no such metric; there are %s and GROUP.kmalloc, of a micro-benchmark POINT and POINT.kmalloc", Metrics)
-		}
-		if lines[name] == 0 {
-			return nil, s.Errorf("compare", 0, name, "a gate of 0 would let chance through; leave it out for 5%%")
-		}
-		s.Gates[name] = float64(lines[name])
+// MarshalText writes what UnmarshalText reads.
+func (b Buckets) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
+
+// String is what a file says for it.
+func (b Buckets) String() string {
+	if b == DefaultBuckets {
+		return "default"
 	}
-	return s, nil
+	return strconv.Itoa(int(b))
 }
 
-// parse reads a limit in the unit that the metric has.
-func (t Threshold) parse(text string) (float64, error) {
-	switch {
-	case t.Stat != "" && t.Stat != "count":
-		var d Duration
-		err := d.UnmarshalText([]byte(text))
-		return float64(d), err
-	case t.Metric == "eagain_rate":
-		number, ok := strings.CutSuffix(text, "%")
-		v, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
-		if !ok || err != nil {
-			return 0, fmt.Errorf("%q is no percentage; write one such as \"5%%\"", text)
-		}
-		return v / 100, nil
-	}
-	v, err := strconv.ParseFloat(text, 64)
-	if err != nil {
-		return 0, fmt.Errorf("%q is no number", text)
-	}
-	return v, nil
+// valid says whether there can be a hash of this size.
+func (b Buckets) valid() bool {
+	return b == DefaultBuckets || b == 0 || b > 1 && b <= 1<<20 && b&(b-1) == 0
 }

@@ -3,8 +3,10 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"time"
 
 	"aossim/internal/compare"
+	"aossim/internal/refusal"
 	"aossim/internal/report"
 	"aossim/internal/result"
 	"aossim/scenarios"
@@ -38,7 +40,7 @@ func (c *compareCommand) run(env *environment) error {
 	var err error
 	var share scenarios.Share
 	if err := share.UnmarshalText([]byte(c.Gate)); err != nil || share == 0 {
-		return wrong("--gate: %q is no percentage above 0%%; write one such as 5%%", c.Gate)
+		return refusal.Usage("--gate: %q is no percentage above 0%%; write one such as 5%%", c.Gate)
 	}
 	o.Gate = float64(share)
 	if c.Null {
@@ -47,11 +49,11 @@ func (c *compareCommand) run(env *environment) error {
 	var before, after, again []*result.Result
 	switch {
 	case len(c.Results) > 0 && len(c.Before)+len(c.After) > 0:
-		return wrong("results are given both by place and by --before and --after; use one")
+		return refusal.Usage("results are given both by place and by --before and --after; use one")
 	case len(c.Results) == 2 || len(c.Results) == 3:
 		c.Before, c.After = append(c.Results[:1:1], c.Results[2:]...), c.Results[1:2]
 	case len(c.Results) > 0 || len(c.Before) == 0 || len(c.After) == 0:
-		return wrong("give BEFORE.json AFTER.json [BEFORE2.json], or --before and --after; for one result there is --null")
+		return refusal.Usage("give BEFORE.json AFTER.json [BEFORE2.json], or --before and --after; for one result there is --null")
 	}
 	if before, err = c.load(c.Before); err != nil {
 		return err
@@ -68,7 +70,7 @@ func (c *compareCommand) run(env *environment) error {
 	}
 	found, err := compare.Compare(before, after, again, o)
 	if err != nil {
-		return fmt.Errorf("%w: %w", errFile, err)
+		return err
 	}
 	switch {
 	case len(found.Worse()) > 0:
@@ -88,7 +90,13 @@ func (c *compareCommand) run(env *environment) error {
 // null compares each result with itself.
 func (c *compareCommand) null(env *environment, o compare.Options) error {
 	if len(c.Results) == 0 || len(c.Before)+len(c.After) > 0 {
-		return wrong("--null takes RESULT.json..., each compared with itself")
+		return refusal.Usage("--null takes RESULT.json..., each compared with itself")
+	}
+	if bar := progress(env.stderr); bar != nil {
+		o.Progress = func(done, all int) {
+			bar(time.Duration(done)*time.Second, time.Duration(all)*time.Second, "halves compared")
+		}
+		defer bar(0, 0, "")
 	}
 	for _, path := range c.Results {
 		loaded, err := c.load([]string{path})
@@ -114,9 +122,9 @@ func (c *compareCommand) null(env *environment, o compare.Options) error {
 // load reads results that may be compared.
 func (c *compareCommand) load(paths []string) (list []*result.Result, err error) {
 	for _, path := range paths {
-		r, err := result.Load(path)
+		r, err := loadResult(path)
 		if err != nil {
-			return nil, fmt.Errorf("%w: %w", errFile, err)
+			return nil, err
 		}
 		var why string
 		switch failed := r.Failed(); {
@@ -127,7 +135,7 @@ func (c *compareCommand) load(paths []string) (list []*result.Result, err error)
 		case len(failed) > 0:
 			why = fmt.Sprintf("check %q failed: %s", failed[0].Name, failed[0].Detail)
 		case len(r.Runs) == 0:
-			return nil, fmt.Errorf("%w: %s: it has no runs", errFile, path)
+			return nil, refusal.Usage("no result: %s: it has no runs", path)
 		}
 		if why != "" && !c.Force {
 			return nil, fmt.Errorf("%s: %s; its figures are not to be trusted, --force compares them all the same", path, why)

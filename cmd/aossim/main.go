@@ -19,10 +19,12 @@ import (
 	"github.com/schollz/progressbar/v3"
 	"golang.org/x/term"
 
+	"aossim/internal/actors"
+	"aossim/internal/check"
 	"aossim/internal/linux"
-	"aossim/internal/machine"
 	"aossim/internal/micro"
 	"aossim/internal/observe"
+	"aossim/internal/refusal"
 	"aossim/internal/report"
 	"aossim/internal/result"
 	"aossim/internal/sim"
@@ -48,22 +50,22 @@ type commands struct {
 }
 
 type runCommand struct {
-	Scenarios []string      `arg:"" name:"scenario" help:"A .toml file, or the name of a built-in scenario (aossim list)."`
-	Duration  time.Duration `short:"D" help:"Duration of each phase, instead of the scenario's."`
-	Warmup    time.Duration `default:"1s" help:"Time before each phase that is not counted; 0s for none."`
-	Runs      int           `short:"r" default:"1" help:"Passes through all phases."`
-	Priority  int           `short:"p" help:"Priority (1..99) of all fifo and rr actors, instead of the scenario's."`
-	Affinity  string        `short:"a" placeholder:"CPUS" help:"CPUs (0-2,5) for real-time actors that the scenario gives none."`
-	Output    string        `short:"o" placeholder:"FILE" help:"Write the result here, instead of a new file in results/."`
-	JSON      bool          `name:"json" help:"Write the result to standard output, instead of the text."`
-	Quiet     bool          `short:"q" help:"No progress, and of the text the first table only."`
-	Break     int           `name:"breaktrace" short:"b" placeholder:"US" help:"Stop tracing, with a marker, and end the run where a re-arm or delivery takes longer than this many us."`
-	Mark      bool          `name:"tracemark" help:"Write a marker into the trace at the begin of each phase."`
-	Rounds    int           `help:"Measured rounds of a micro-benchmark, instead of the scenario's."`
-	Cycles    int           `help:"Cycles of a round of the workloads scalar and waitv, instead of the scenario's."`
-	RingFlags []string      `placeholder:"FLAG,..." help:"Flags of a micro-benchmark's ring, as ring_flags of a scenario."`
-	NoRT      bool          `name:"no-rt" help:"Run everything under plain SCHED_OTHER."`
-	Observe   observed      `help:"After each run, observe the kernel in a shorter pass, or fail with exit code 4 where that is not possible; =all observes throughout, =no never. Without the flag it is done where it is possible."`
+	Scenarios []string       `arg:"" name:"scenario" help:"A .toml file, or the name of a built-in scenario (aossim list)."`
+	Duration  *time.Duration `short:"D" help:"Duration of each phase, instead of the scenario's."`
+	Warmup    time.Duration  `default:"1s" help:"Time before each phase that is not counted; 0s for none."`
+	Runs      int            `short:"r" default:"1" help:"Passes through all phases."`
+	Priority  *int           `short:"p" help:"Priority (1..99) of all fifo and rr actors, instead of the scenario's."`
+	Affinity  *string        `short:"a" placeholder:"CPUS" help:"CPUs (0-2,5) for real-time actors that the scenario gives none."`
+	Output    string         `short:"o" placeholder:"FILE" help:"Write the result here, instead of a new file in results/."`
+	JSON      bool           `name:"json" help:"Write the result to standard output, instead of the text."`
+	Quiet     bool           `short:"q" help:"No progress, and of the text the first table only."`
+	Break     *int           `name:"breaktrace" short:"b" placeholder:"US" help:"Stop tracing, with a marker, and end the run where a re-arm or delivery takes longer than this many us."`
+	Mark      bool           `name:"tracemark" help:"Write a marker into the trace at the begin of each phase."`
+	Rounds    *int           `help:"Measured rounds of a micro-benchmark, instead of the scenario's."`
+	Cycles    *int           `help:"Cycles of a round of the workloads scalar and waitv, instead of the scenario's."`
+	RingFlags []string       `placeholder:"FLAG,..." help:"Flags of a micro-benchmark's ring, as ring_flags of a scenario."`
+	NoRT      bool           `name:"no-rt" help:"Run everything under plain SCHED_OTHER."`
+	Observe   observed       `help:"After each run, observe the kernel in a shorter pass, or fail with exit code 4 where that is not possible; =all observes throughout, =no never. Without the flag it is done where it is possible."`
 }
 
 // observed is the value of --observe, which may be left out.
@@ -166,18 +168,23 @@ func parse(parser *kong.Kong, args []string) (ctx *kong.Context, err error) {
 
 // code is the exit code of an error.
 func code(err error) int {
-	var bad *scenarios.Error
 	switch {
-	case errors.As(err, &bad), errors.Is(err, machine.ErrUsage), errors.Is(err, vm.ErrUsage), errors.Is(err, errFile):
+	case errors.Is(err, refusal.ErrUsage):
 		return exitUsage
-	case errors.Is(err, machine.ErrCannot):
+	case errors.Is(err, refusal.ErrCannot):
 		return exitSkipped
 	}
 	return exitFailed
 }
 
-// errFile is wrapped by errors about a file that is no result.
-var errFile = errors.New("no result")
+// loadResult reads a result file.
+func loadResult(path string) (*result.Result, error) {
+	r, err := result.Load(path)
+	if err != nil {
+		return nil, refusal.Usage("no result: %w", err)
+	}
+	return r, nil
+}
 
 func (c *listCommand) Run(env *environment) error {
 	list, err := scenarios.List()
@@ -192,9 +199,9 @@ func (c *listCommand) Run(env *environment) error {
 
 func (c *checkCommand) Run(env *environment) error {
 	if c.Priority < 1 || c.Priority > 99 {
-		return fmt.Errorf("%w: --priority %d is not within 1..99", machine.ErrUsage, c.Priority)
+		return refusal.Usage("--priority %d is not within 1..99", c.Priority)
 	}
-	found := machine.Run(c.Priority)
+	found := check.Run(c.Priority)
 	if !found.Fit() {
 		env.exit = exitSkipped
 	}
@@ -207,14 +214,14 @@ func (c *checkCommand) Run(env *environment) error {
 func (c *reportCommand) Run(env *environment) error {
 	var results []*result.Result
 	for _, path := range c.Results {
-		r, err := result.Load(path)
+		r, err := loadResult(path)
 		if err != nil {
-			return fmt.Errorf("%w: %w", errFile, err)
+			return err
 		}
 		results = append(results, r)
 	}
 	if len(results) > 2 || len(results) == 2 && c.HTML == "" {
-		return wrong("a report is of one result, --html of one or two; aossim compare judges several")
+		return refusal.Usage("a report is of one result, --html of one or two; aossim compare judges several")
 	}
 	r := results[0]
 	if c.HTML != "" {
@@ -239,7 +246,7 @@ func (c *reportCommand) Run(env *environment) error {
 	}
 	switch {
 	case c.GoBench && c.KTAP:
-		return wrong("--gobench and --ktap both write to standard output; use one")
+		return refusal.Usage("--gobench and --ktap both write to standard output; use one")
 	case c.GoBench:
 		return report.GoBench(env.stdout, r)
 	case c.KTAP:
@@ -255,56 +262,65 @@ type plan interface {
 	Run(ctx context.Context) (*result.Result, error)
 }
 
-// wrong is an error about flags.
-func wrong(format string, args ...any) error {
-	return fmt.Errorf("%w: %s", machine.ErrUsage, fmt.Sprintf(format, args...))
+// given says that a flag with a number was used and is below its least value.
+func given[T cmp.Ordered](flag *T, least T) bool { return flag != nil && *flag < least }
+
+// or is a flag's value, or what stands for none.
+func or[T any](flag *T, none T) T {
+	if flag == nil {
+		return none
+	}
+	return *flag
 }
 
 func (c *runCommand) check() error {
 	switch {
-	case c.Duration < 0 || c.Duration > scenarios.MaxDuration:
-		return wrong("--duration %s is not within 0..%s", c.Duration, scenarios.MaxDuration)
+	case given(c.Duration, 1) || or(c.Duration, 0) > scenarios.MaxDuration:
+		return refusal.Usage("--duration %s is not above 0 and up to %s", *c.Duration, scenarios.MaxDuration)
 	case c.Warmup < 0 || c.Warmup > scenarios.MaxDuration:
-		return wrong("--warmup %s is not within 0..%s", c.Warmup, scenarios.MaxDuration)
+		return refusal.Usage("--warmup %s is not within 0..%s", c.Warmup, scenarios.MaxDuration)
 	case c.Runs < 1:
-		return wrong("--runs %d: there must be one at least", c.Runs)
-	case c.Priority < 0 || c.Priority > 99:
-		return wrong("--priority %d is not within 1..99", c.Priority)
-	case c.Break < 0:
-		return wrong("--breaktrace %d: it is a latency in us", c.Break)
-	case c.Rounds < 0 || c.Cycles < 0:
-		return wrong("--rounds and --cycles must not be negative")
+		return refusal.Usage("--runs %d: there must be one at least", c.Runs)
+	case given(c.Priority, 1) || or(c.Priority, 0) > 99:
+		return refusal.Usage("--priority %d is not within 1..99", *c.Priority)
+	case given(c.Break, 1):
+		return refusal.Usage("--breaktrace %d: it is a latency in us, above 0", *c.Break)
+	case given(c.Rounds, 1):
+		return refusal.Usage("--rounds %d: there must be one at least", *c.Rounds)
+	case given(c.Cycles, 1):
+		return refusal.Usage("--cycles %d: there must be one at least", *c.Cycles)
 	case len(c.Scenarios) > 1 && (c.Output != "" || c.JSON):
-		return wrong("--output and --json take one scenario, and %d are given; each has a result of its own", len(c.Scenarios))
+		return refusal.Usage("--output and --json take one scenario, and %d are given; each has a result of its own", len(c.Scenarios))
 	}
 	return nil
 }
 
+// options are those that both kinds of scenario take.
+func (c *runCommand) options(progress func(done, all time.Duration, doing string)) (o actors.Options, err error) {
+	o = actors.Options{Runs: c.Runs, Priority: or(c.Priority, 0), NoRT: c.NoRT, Observe: cmp.Or(observe.Mode(c.Observe), observe.IfPossible), Progress: progress}
+	if c.Affinity != nil {
+		if o.CPUs, err = actors.ParseCPUs(*c.Affinity); err != nil {
+			return o, refusal.Usage("--affinity: %w", err)
+		}
+	}
+	return o, nil
+}
+
 // prepare finds out whether a scenario can run here, under the flags.
-func (c *runCommand) prepare(s *scenarios.Scenario, progress func(done, all time.Duration, doing string)) (plan, error) {
-	var cpus []int
-	if c.Affinity != "" {
-		var err error
-		if cpus, err = sim.ParseCPUs(c.Affinity); err != nil {
-			return nil, wrong("--affinity: %s", err)
-		}
-	}
-	mode := cmp.Or(observe.Mode(c.Observe), observe.IfPossible)
+func (c *runCommand) prepare(s *scenarios.Scenario, o actors.Options) (plan, error) {
 	if s.Micro != nil {
-		if c.Break != 0 || c.Mark {
-			return nil, wrong("--breaktrace and --tracemark: %s is a micro-benchmark, which has no event loop", s.Name)
+		if c.Break != nil || c.Mark {
+			return nil, refusal.Usage("--breaktrace and --tracemark: %s is a micro-benchmark, which has no event loop", s.Name)
 		}
-		if c.Duration != 0 {
-			return nil, wrong("--duration: %s is a micro-benchmark, which has no phases; use --rounds or --cycles", s.Name)
+		if c.Duration != nil {
+			return nil, refusal.Usage("--duration: %s is a micro-benchmark, which has no phases; use --rounds or --cycles", s.Name)
 		}
-		return micro.Prepare(s, micro.Options{Rounds: c.Rounds, Cycles: c.Cycles, RingFlags: c.RingFlags, Runs: c.Runs,
-			Priority: c.Priority, CPUs: cpus, NoRT: c.NoRT, Observe: mode, Progress: progress})
+		return micro.Prepare(s, micro.Options{Options: o, Rounds: or(c.Rounds, 0), Cycles: or(c.Cycles, 0), RingFlags: c.RingFlags})
 	}
-	if c.Rounds != 0 || c.Cycles != 0 || len(c.RingFlags) > 0 {
-		return nil, wrong("--rounds, --cycles and --ring-flags are for micro-benchmarks, and %s is none", s.Name)
+	if c.Rounds != nil || c.Cycles != nil || len(c.RingFlags) > 0 {
+		return nil, refusal.Usage("--rounds, --cycles and --ring-flags are for micro-benchmarks, and %s is none", s.Name)
 	}
-	return sim.Prepare(s, sim.Options{Duration: c.Duration, Warmup: c.Warmup, Runs: c.Runs,
-		Priority: c.Priority, CPUs: cpus, NoRT: c.NoRT, Observe: mode, Break: time.Duration(c.Break) * time.Microsecond, Mark: c.Mark, Progress: progress})
+	return sim.Prepare(s, sim.Options{Options: o, Duration: or(c.Duration, 0), Warmup: c.Warmup, Break: time.Duration(or(c.Break, 0)) * time.Microsecond, Mark: c.Mark})
 }
 
 func (c *runCommand) Run(env *environment) error {
@@ -315,6 +331,10 @@ func (c *runCommand) Run(env *environment) error {
 	if !c.Quiet {
 		bar = progress(env.stderr)
 	}
+	o, err := c.options(bar)
+	if err != nil {
+		return err
+	}
 	// Everything is read and tried before anything runs.
 	var plans []plan
 	for _, name := range c.Scenarios {
@@ -322,7 +342,7 @@ func (c *runCommand) Run(env *environment) error {
 		if err != nil {
 			return err
 		}
-		p, err := c.prepare(s, bar)
+		p, err := c.prepare(s, o)
 		if err != nil {
 			return err
 		}

@@ -12,9 +12,10 @@ import (
 	"strings"
 	"time"
 
+	"aossim/internal/check"
 	"aossim/internal/compare"
 	"aossim/internal/linux"
-	"aossim/internal/machine"
+	"aossim/internal/refusal"
 	"aossim/internal/report"
 	"aossim/internal/result"
 	"aossim/internal/vm"
@@ -22,26 +23,26 @@ import (
 )
 
 type vmCommand struct {
-	Scenarios []string      `arg:"" optional:"" name:"scenario" help:"A .toml file, or the name of a built-in scenario."`
-	Kernel    []string      `placeholder:"IMAGE" sep:"none" help:"A kernel to boot: a bzImage, vmlinux, arm64 Image, or Debian package of one. May be given again."`
-	Before    string        `placeholder:"IMAGE" help:"The kernel without the change."`
-	After     string        `placeholder:"IMAGE" help:"The kernel with the change."`
-	Order     string        `default:"ABA" help:"Order of the boots: A is before, B after."`
-	Repeat    int           `default:"1" help:"Times that the order is gone through."`
-	Check     bool          `help:"Run aossim check in the guest."`
-	CPUs      int           `name:"cpus" default:"2" help:"CPUs of the guest."`
-	Memory    string        `default:"1G" help:"Memory of the guest."`
-	Cmdline   string        `help:"Added to the guest kernel's command line."`
-	Timeout   time.Duration `default:"5m" help:"Limit of a boot, to its end."`
-	QEMU      string        `name:"qemu" placeholder:"PROGRAM" help:"QEMU to use."`
-	Output    string        `short:"o" default:"results" placeholder:"DIR" help:"Where results and console logs go."`
-	Gate      string        `default:"5%" help:"As of aossim compare."`
-	Markdown  bool          `help:"Write the comparison as a table for a mail."`
-	Duration  time.Duration `short:"D" help:"As of aossim run, in the guest."`
-	Warmup    time.Duration `default:"1s" help:"As of aossim run, in the guest."`
-	Runs      int           `short:"r" default:"1" help:"As of aossim run, in the guest."`
-	Rounds    int           `help:"As of aossim run, in the guest; emulated, it is 1 unless given: only counts are judged."`
-	Cycles    int           `help:"As of aossim run, in the guest."`
+	Scenarios []string       `arg:"" optional:"" name:"scenario" help:"A .toml file, or the name of a built-in scenario."`
+	Kernel    []string       `placeholder:"IMAGE" sep:"none" help:"A kernel to boot: a bzImage, vmlinux, arm64 Image, or Debian package of one. May be given again."`
+	Before    string         `placeholder:"IMAGE" help:"The kernel without the change."`
+	After     string         `placeholder:"IMAGE" help:"The kernel with the change."`
+	Order     string         `default:"ABA" help:"Order of the boots: A is before, B after."`
+	Repeat    int            `default:"1" help:"Times that the order is gone through."`
+	Check     bool           `help:"Run aossim check in the guest."`
+	CPUs      int            `name:"cpus" default:"2" help:"CPUs of the guest."`
+	Memory    string         `default:"1G" help:"Memory of the guest."`
+	Cmdline   string         `help:"Added to the guest kernel's command line."`
+	Timeout   time.Duration  `default:"5m" help:"Limit of a boot, to its end."`
+	QEMU      string         `name:"qemu" placeholder:"PROGRAM" help:"QEMU to use."`
+	Output    string         `short:"o" default:"results" placeholder:"DIR" help:"Where results and console logs go."`
+	Gate      string         `default:"5%" help:"As of aossim compare."`
+	Markdown  bool           `help:"Write the comparison as a table for a mail."`
+	Duration  *time.Duration `short:"D" help:"As of aossim run, in the guest."`
+	Warmup    time.Duration  `default:"1s" help:"As of aossim run, in the guest."`
+	Runs      int            `short:"r" default:"1" help:"As of aossim run, in the guest."`
+	Rounds    *int           `help:"As of aossim run, in the guest; emulated, it is 1 unless given: only counts are judged."`
+	Cycles    *int           `help:"As of aossim run, in the guest."`
 }
 
 // boot is one boot of the plan.
@@ -53,21 +54,21 @@ type boot struct {
 func (c *vmCommand) plan() (boots []boot, err error) {
 	switch compares := c.Before != "" || c.After != ""; {
 	case compares && len(c.Kernel) > 0:
-		return nil, wrong("--kernel only runs, --before and --after compare; use one")
+		return nil, refusal.Usage("--kernel only runs, --before and --after compare; use one")
 	case compares && (c.Before == "" || c.After == ""):
-		return nil, wrong("--before and --after go together")
+		return nil, refusal.Usage("--before and --after go together")
 	case !compares && len(c.Kernel) == 0:
-		return nil, wrong("which kernel? --kernel IMAGE, or --before IMAGE --after IMAGE")
+		return nil, refusal.Usage("which kernel? --kernel IMAGE, or --before IMAGE --after IMAGE")
 	case c.Check && len(c.Scenarios) > 0, !c.Check && len(c.Scenarios) == 0:
-		return nil, wrong("give scenarios to run, or --check")
+		return nil, refusal.Usage("give scenarios to run, or --check")
 	case c.Repeat < 1 || c.Repeat > 100:
-		return nil, wrong("--repeat %d is not within 1..100", c.Repeat)
+		return nil, refusal.Usage("--repeat %d is not within 1..100", c.Repeat)
 	case c.CPUs < 1 || c.CPUs > 512:
-		return nil, wrong("--cpus %d is not within 1..512", c.CPUs)
+		return nil, refusal.Usage("--cpus %d is not within 1..512", c.CPUs)
 	case c.Timeout <= 0:
-		return nil, wrong("--timeout %s is not above 0", c.Timeout)
-	case c.Rounds < 0 || c.Cycles < 0 || c.Runs < 1 || c.Duration < 0 || c.Warmup < 0:
-		return nil, wrong("--rounds, --cycles, --runs, --duration and --warmup must not be negative, and there must be one run")
+		return nil, refusal.Usage("--timeout %s is not above 0", c.Timeout)
+	case given(c.Rounds, 1) || given(c.Cycles, 1) || c.Runs < 1 || given(c.Duration, 1) || c.Warmup < 0:
+		return nil, refusal.Usage("--rounds, --cycles, --runs and --duration must be above 0, and --warmup not below")
 	case !compares:
 		for _, k := range c.Kernel {
 			boots = append(boots, boot{kernel: k})
@@ -78,13 +79,13 @@ func (c *vmCommand) plan() (boots []boot, err error) {
 		for _, side := range strings.ToUpper(c.Order) {
 			k, ok := map[rune]string{'A': c.Before, 'B': c.After}[side]
 			if !ok {
-				return nil, wrong("--order %q: write A for before and B for after, such as ABA", c.Order)
+				return nil, refusal.Usage("--order %q: write A for before and B for after, such as ABA", c.Order)
 			}
 			boots = append(boots, boot{k, string(side)})
 		}
 	}
 	if order := strings.ToUpper(c.Order); !strings.Contains(order, "A") || !strings.Contains(order, "B") {
-		return nil, wrong("--order %q: both kernels must be in it", c.Order)
+		return nil, refusal.Usage("--order %q: both kernels must be in it", c.Order)
 	}
 	return boots, nil
 }
@@ -105,19 +106,15 @@ func (c *vmCommand) commands(emulated bool) (list [][]string, files map[string][
 		files[file] = []byte(s.Text)
 		args := []string{"run", "-q", "-o", "OUTPUT", "-r", strconv.Itoa(c.Runs)}
 		if s.Micro != nil {
-			rounds := c.Rounds
-			if rounds == 0 && emulated {
-				rounds = 1
+			if c.Rounds != nil || emulated {
+				args = append(args, "--rounds", strconv.Itoa(or(c.Rounds, 1)))
 			}
-			if rounds > 0 {
-				args = append(args, "--rounds", strconv.Itoa(rounds))
-			}
-			if c.Cycles > 0 {
-				args = append(args, "--cycles", strconv.Itoa(c.Cycles))
+			if c.Cycles != nil {
+				args = append(args, "--cycles", strconv.Itoa(*c.Cycles))
 			}
 		} else {
 			args = append(args, "--warmup", c.Warmup.String())
-			if c.Duration > 0 {
+			if c.Duration != nil {
 				args = append(args, "--duration", c.Duration.String())
 			}
 		}
@@ -133,7 +130,7 @@ func (c *vmCommand) Run(env *environment) error {
 	}
 	var gate scenarios.Share
 	if err := gate.UnmarshalText([]byte(c.Gate)); err != nil || gate == 0 {
-		return wrong("--gate: %q is no percentage above 0%%", c.Gate)
+		return refusal.Usage("--gate: %q is no percentage above 0%%", c.Gate)
 	}
 	var kernels []string
 	for _, b := range boots {
@@ -233,7 +230,7 @@ func (c *vmCommand) keep(env *environment, i int, b boot, done *vm.Boot) (result
 			failed = fmt.Sprintf("ended with exit code %d", out.Exit)
 		}
 		if c.Check {
-			var found machine.Check
+			var found check.Check
 			if e := json.Unmarshal(out.Data, &found); e != nil {
 				return nil, fmt.Errorf("%s: the check in the guest %s: %s", b.kernel, failed, done.LastLines())
 			}

@@ -6,9 +6,13 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
+	"aossim/internal/metric"
+	"aossim/internal/refusal"
 	"aossim/internal/result"
 )
 
@@ -152,7 +156,7 @@ func TestCounts(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, m := range found.Metrics {
-			if m.Kind == Allocations && m.Verdict != c.want {
+			if m.Kind == metric.Count && m.Verdict != c.want {
 				t.Errorf("%+v: %s is %q (%s)", c, m.Name, m.Verdict, m.Why)
 			}
 		}
@@ -199,6 +203,119 @@ func TestBoots(t *testing.T) {
 	}
 }
 
+// TestUnits: a unit is the same on every side, whatever the sides have.
+func TestUnits(t *testing.T) {
+	run := func(runs ...[]float64) *result.Result {
+		r := micro()
+		r.Runs = nil
+		for _, rounds := range runs {
+			r.Runs = append(r.Runs, micro(rounds...).Runs[0])
+		}
+		return r
+	}
+	one, five := run([]float64{1, 2, 3}), run([]float64{1, 2, 3}, []float64{2, 3, 4}, []float64{3, 4, 5}, []float64{4, 5, 6}, []float64{5, 6, 7})
+	for _, c := range []struct {
+		name          string
+		before, after []*result.Result
+		n, k          int
+		median        float64 // of after
+	}{
+		{"a run against five: rounds", of(one), of(five), 3, 15, 4}, {"and the other way", of(five), of(one), 15, 3, 2},
+		{"five runs each: runs", of(five), of(five), 5, 5, 4}, {"files of five runs: files", of(five, five), of(five, one), 2, 2, 3}, {"files of one run", of(one, one), of(one, one), 2, 2, 2},
+		{"two files against one of a run: rounds", of(one, one), of(one), 6, 3, 2}, {"two files against one of five: runs", of(one, one), of(five), 2, 5, 4},
+	} {
+		found, err := Compare(c.before, c.after, nil, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m := found.Metrics[0]; m.Before.N != c.n || m.After.N != c.k || m.After.Median != c.median {
+			t.Errorf("%s: %d and %d units, median %g; want %d, %d, %g", c.name, m.Before.N, m.After.N, m.After.Median, c.n, c.k, c.median)
+		}
+	}
+}
+
+// TestDifference: the order statistics of pairwise differences are those of the differences.
+func TestDifference(t *testing.T) {
+	r := rand.New(rand.NewPCG(4, 4))
+	for range 300 {
+		a, b := normal(r, 1+r.IntN(12), 3, 2), normal(r, 1+r.IntN(12), 0, 1)
+		for i := range b {
+			b[i] = math.Round(3*r.NormFloat64()) / 2 // ties, zeros and negative ones
+		}
+		var all []float64
+		for _, x := range a {
+			for _, y := range b {
+				all = append(all, y-x)
+			}
+		}
+		slices.Sort(a)
+		slices.Sort(b)
+		slices.Sort(all)
+		for k, want := range all {
+			if got := difference(a, b, k); got != want {
+				t.Fatalf("%v, %v: difference %d is %g, want %g", a, b, k, got, want)
+			}
+		}
+	}
+}
+
+// TestNamed: every field of a comparison's JSON has a name of its own, in snake_case.
+func TestNamed(t *testing.T) {
+	c, err := Compare(of(loops(4, 5000, 100)), of(loops(4, 6000, 50)), of(loops(4, 5000, 100)), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := CompareNull(of(loops(4, 5000, 0)), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := regexp.MustCompile(`^[a-z0-9_]+$`)
+	var walk func(v any)
+	walk = func(v any) {
+		switch v := v.(type) {
+		case map[string]any:
+			for key, of := range v {
+				if !name.MatchString(key) {
+					t.Errorf("field %q", key)
+				}
+				walk(of)
+			}
+		case []any:
+			for _, of := range v {
+				walk(of)
+			}
+		}
+	}
+	for _, v := range []any{c, n} {
+		data, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var tree any
+		if err := json.Unmarshal(data, &tree); err != nil {
+			t.Fatal(err)
+		}
+		walk(tree)
+	}
+}
+
+// TestNullOfZeros: noise around 0 has no fraction, and is no infinite one.
+func TestNullOfZeros(t *testing.T) {
+	r := loops(8, 5000, 0)
+	for i := range r.Runs {
+		r.Runs[i].Phases[0].Groups[0].EAGAIN = int64(i % 2)
+	}
+	n, err := CompareNull(of(r), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range n.Metrics {
+		if math.IsInf(m.Median, 0) || math.IsInf(m.Highest, 0) {
+			t.Errorf("%+v", m)
+		}
+	}
+}
+
 // loops returns a result of runs with these re-arm latencies and failures.
 func loops(runs int, rearm, failed int64) *result.Result {
 	r := &result.Result{Scenario: result.Scenario{Name: "load", SHA256: "2"}}
@@ -240,7 +357,7 @@ func TestLoops(t *testing.T) {
 func TestRefused(t *testing.T) {
 	a, b := micro(1, 2), micro(1, 2)
 	b.Scenario.SHA256 = "other"
-	if _, err := Compare(of(a), of(b), nil, Options{}); !errors.Is(err, ErrDifferent) {
+	if _, err := Compare(of(a), of(b), nil, Options{}); !errors.Is(err, refusal.ErrUsage) {
 		t.Errorf("another scenario: %v", err)
 	}
 	b = micro(1, 2)
@@ -274,7 +391,7 @@ func TestNull(t *testing.T) {
 	if n.Units != 30 || m.False > n.Splits/20 || !(m.Median > 0 && m.Median < m.Highest && m.Highest < 0.05) {
 		t.Errorf("%+v", n)
 	}
-	if _, err := CompareNull(of(micro(1, 2, 3)), Options{}); !errors.Is(err, ErrDifferent) {
+	if _, err := CompareNull(of(micro(1, 2, 3)), Options{}); !errors.Is(err, refusal.ErrUsage) {
 		t.Errorf("three units: %v", err)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"aossim/internal/refusal"
 )
 
 // CreateShared makes an anonymous shared memory file of at least size bytes
@@ -96,10 +98,11 @@ func Discard(mem []byte) error { return unix.Madvise(mem, unix.MADV_DONTNEED) }
 // LockMemory keeps every page that the process has touched, or will touch, in
 // memory (mlockall(2) with MCL_ONFAULT, Linux 4.4). It does not fault pages in: a Go
 // process maps a hundred times of what it uses, so who measures touches its own pages
-// first. It needs CAP_IPC_LOCK or a sufficient RLIMIT_MEMLOCK.
+// first. It needs CAP_IPC_LOCK or a sufficient RLIMIT_MEMLOCK; its error wraps
+// refusal.ErrForbidden.
 func LockMemory() error {
 	if err := unix.Mlockall(unix.MCL_CURRENT | unix.MCL_FUTURE | unix.MCL_ONFAULT); err != nil {
-		return fmt.Errorf("mlockall: %w; run as root, or raise RLIMIT_MEMLOCK (ulimit -l unlimited)", err)
+		return fmt.Errorf("mlockall: %w (%w); run as root, or raise RLIMIT_MEMLOCK (ulimit -l unlimited); --no-rt runs without", refusal.ErrForbidden, err)
 	}
 	return nil
 }

@@ -3,7 +3,6 @@ package linux
 import (
 	"bytes"
 	"fmt"
-	"math"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -20,11 +19,16 @@ import (
 // Errno is the error number of a system call.
 type Errno = syscall.Errno
 
-// The error numbers that measured paths tell apart.
+// The error numbers that others tell apart; ENOTSUPP is the kernel's own, which no header for
+// programs has (include/linux/errno.h).
 const (
 	EAGAIN    = unix.EAGAIN
 	EINTR     = unix.EINTR
 	ETIMEDOUT = unix.ETIMEDOUT
+	EACCES    = unix.EACCES
+	EFAULT    = unix.EFAULT
+	E2BIG     = unix.E2BIG
+	ENOTSUPP  = Errno(524)
 )
 
 // ErrInvalid is EINVAL.
@@ -51,35 +55,6 @@ func TieToParent(cmd *exec.Cmd, gentle bool) {
 	if gentle {
 		cmd.SysProcAttr.Pdeathsig = unix.SIGTERM
 	}
-}
-
-// Actor returns the command that starts this program once more as a process that
-// measures, with its hidden first argument: with a P for each of so many threads while they
-// block and a few for the runtime, without the signal by which the scheduler preempts, as
-// that would interrupt system calls, and tied as by TieToParent.
-func Actor(argument string, threads int, gentle bool) *exec.Cmd {
-	cmd := exec.Command("/proc/self/exe", argument)
-	cmd.Env = append(os.Environ(), fmt.Sprintf("GOMAXPROCS=%d", threads+4),
-		"GODEBUG="+strings.TrimPrefix(os.Getenv("GODEBUG")+",asyncpreemptoff=1", ","))
-	TieToParent(cmd, gentle)
-	return cmd
-}
-
-// Tail returns the end of what a process said, to stand behind an error's text.
-func Tail(text string) string {
-	const most = 2000
-	if text = strings.TrimSpace(text); text == "" {
-		return ""
-	}
-	return ": " + text[max(0, len(text)-most):]
-}
-
-// NoCollections does one garbage collection and has no other follow: it would wait for
-// threads that block outside of the Go scheduler's knowledge.
-func NoCollections() {
-	debug.SetMemoryLimit(math.MaxInt64)
-	runtime.GC()
-	debug.SetGCPercent(-1)
 }
 
 // DieWithParent is TieToParent once more, from the child: the kernel forgets it

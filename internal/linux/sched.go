@@ -8,6 +8,8 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"aossim/internal/refusal"
 )
 
 // Policy is a scheduling policy of sched(7).
@@ -71,15 +73,15 @@ func (s Sched) String() string {
 	return s.Policy.String()
 }
 
-// ErrNoRealTime is wrapped by SetSched's error where the caller may not have the
-// policy it asked for.
-var ErrNoRealTime = errors.New("not permitted; run with sudo, or give the program the right once: " +
-	"setcap cap_sys_nice,cap_ipc_lock+ep aossim, or give the user rtprio and memlock limits in /etc/security/limits.conf; --no-rt runs without")
+// noRealTime is the way out where the caller may not have what it asked for.
+const noRealTime = "run with sudo, or give the program the right once: " +
+	"setcap cap_sys_nice,cap_ipc_lock+ep aossim, or give the user rtprio and memlock limits in /etc/security/limits.conf; --no-rt runs without"
 
 // SetSched sets the calling thread's policy by sched_setattr(2), with
 // SCHED_FLAG_RESET_ON_FORK, and returns what was granted, which is an error where
-// policy or priority differ. For deadline EPERM may also mean that the thread's CPUs
-// are restricted (sched(7)).
+// policy or priority differ. The error wraps refusal.ErrForbidden where the caller may not
+// have the policy it asked for, and ErrInvalid where the kernel does not take the values.
+// For deadline EPERM may also mean that the thread's CPUs are restricted (sched(7)).
 func SetSched(s Sched) (Sched, error) {
 	attr := unix.SchedAttr{
 		Size: unix.SizeofSchedAttr, Policy: uint32(s.Policy), Flags: unix.SCHED_FLAG_RESET_ON_FORK,
@@ -88,7 +90,7 @@ func SetSched(s Sched) (Sched, error) {
 	}
 	if err := unix.SchedSetAttr(0, &attr, 0); err != nil {
 		if errors.Is(err, unix.EPERM) {
-			return Sched{}, fmt.Errorf("scheduling policy %s: %w", s, ErrNoRealTime)
+			return Sched{}, fmt.Errorf("scheduling policy %s: %w; %s", s, refusal.ErrForbidden, noRealTime)
 		}
 		return Sched{}, fmt.Errorf("scheduling policy %s: %w", s, err)
 	}

@@ -3,7 +3,6 @@ package linux
 import (
 	"fmt"
 	"os"
-	"strconv"
 )
 
 // Tracing writes to the kernel's trace buffer (Documentation/trace/ftrace.rst).
@@ -39,13 +38,4 @@ func (t *Tracing) Stop(text []byte) {
 func (t *Tracing) Close() {
 	t.marker.Close()
 	t.on.Close()
-}
-
-// AppendMark makes the line that says that what took ns, above limit (ns). It does not
-// allocate where line has room.
-func AppendMark(line []byte, what string, ns, limit int64) []byte {
-	line = append(append(line, "aossim: "...), what...)
-	line = strconv.AppendInt(append(line, " took "...), ns, 10)
-	line = strconv.AppendInt(append(line, " ns, above "...), limit, 10)
-	return append(line, " ns"...)
 }

@@ -1,3 +1,5 @@
+// Package machine says what the machine is and whether it is fit to measure on, found out by
+// doing and never by version numbers.
 package machine
 
 import (

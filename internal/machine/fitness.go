@@ -2,20 +2,15 @@ package machine
 
 import (
 	"cmp"
-
 	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
-	"runtime"
-	"runtime/debug"
 	"strconv"
 	"strings"
-	"time"
 
 	"aossim/internal/linux"
 	"aossim/internal/observe"
-	"aossim/internal/result"
 	"aossim/internal/uring"
 )
 
@@ -58,9 +53,9 @@ func (l *list) when(good bool, name, detail, fix string) {
 	}
 }
 
-// fitness looks at everything that the tool or its figures depend on. wanted is the
+// Fitness looks at everything that the tool or its figures depend on. wanted is the
 // policy that actors are to have.
-func fitness(wanted linux.Sched) []Item {
+func Fitness(wanted linux.Sched) []Item {
 	var l list
 	e := Environment()
 	l.rings()
@@ -218,68 +213,4 @@ func (l *list) cgroup() {
 		signs = append(signs, "a seccomp filter")
 	}
 	l.when(len(signs) == 0, "container", map[bool]string{true: "none seen", false: strings.Join(signs, ", ")}[len(signs) == 0], "a container may take away policies, CPUs and system calls; run outside of it, or give it cap_sys_nice, cap_ipc_lock and io_uring")
-}
-
-// Self is the program's own wake-up latency: how late a thread of the wanted policy is
-// back from clock_nanosleep(2) to absolute deadlines, in ns.
-type Self struct {
-	Policy    string            `json:"policy"`
-	PeriodNS  int64             `json:"period_ns"`
-	Latency   *result.Histogram `json:"latency"`
-	Collected int64             `json:"collections"`   // garbage collections meanwhile
-	Stolen    int64             `json:"stolen_ticks"`  // by the hypervisor, all CPUs
-	DMA       bool              `json:"dma_latency_0"` // idle states were forbidden
-	Error     string            `json:"error,omitempty"`
-}
-
-// selfFor is how long the self-check sleeps, to a deadline each selfPeriod.
-const (
-	selfFor    = 2 * time.Second
-	selfPeriod = int64(time.Millisecond)
-)
-
-// selfCheck measures as actors do: pinned to a locked thread, nothing collected.
-func selfCheck(wanted linux.Sched) *Self {
-	s := &Self{Policy: wanted.String(), PeriodNS: selfPeriod, Latency: result.NewHistogram(result.Highest)}
-	if dma, err := linux.HoldDMALatency(); err == nil {
-		defer dma.Close()
-		s.DMA = true
-	}
-	runtime.GC()
-	defer debug.SetGCPercent(debug.SetGCPercent(-1))
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	stolen, _ := steal()
-	late := make([]int64, int64(selfFor)/selfPeriod)
-	err := linux.OnThread(func() error {
-		got, err := linux.SetSched(wanted)
-		if err != nil {
-			return err
-		}
-		s.Policy = got.String()
-		linux.Pin()
-		defer linux.Unpin()
-		deadline := linux.Now() + 10*selfPeriod
-		for i := range late {
-			for linux.SleepUntil(deadline) == linux.EINTR {
-				continue
-			}
-			late[i] = linux.Now() - deadline
-			deadline += selfPeriod
-		}
-		return nil
-	})
-	if err != nil {
-		s.Error = first(err)
-		return s
-	}
-	for _, v := range late {
-		s.Latency.Record(v)
-	}
-	runtime.ReadMemStats(&after)
-	s.Collected = int64(after.NumGC - before.NumGC)
-	if now, ok := steal(); ok {
-		s.Stolen = now - stolen
-	}
-	return s
 }

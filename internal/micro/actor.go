@@ -1,29 +1,24 @@
 package micro
 
 import (
-	"encoding/json"
 	"errors"
 	"io"
-	"math"
-	"runtime"
-	"time"
 
+	"aossim/internal/actors"
 	"aossim/internal/linux"
+	"aossim/internal/refusal"
 	"aossim/internal/result"
 	"aossim/scenarios"
 )
 
-// ActorCommand is the first argument of a point's process. It is the program's own
-// affair and not part of its command line.
+// ActorCommand is the first argument of a point's process.
 const ActorCommand = "actor-micro"
 
 // order is what a point's process is told first.
 type order struct {
-	Point      *scenarios.Point
-	CPUs       []int
-	Sched      linux.Sched
-	Controller int
-	Fault      fault
+	Point *scenarios.Point
+	CPUs  []int
+	Sched linux.Sched
 }
 
 // command is what it is told then.
@@ -42,12 +37,10 @@ const (
 
 // answer is what it says to each command.
 type answer struct {
-	Error   string
-	Missing bool // the error is that this user or kernel cannot do it
 	// To doSetup.
-	ThreadID int // of the thread that arms, 0 if none does on a ring
+	ThreadID int  // of the thread that arms, 0 if none does on a ring
+	Fail     bool // all its waits fail
 	Granted  result.Actor
-	Unit     string
 	Figures  []string
 	// To doRound.
 	Value      float64
@@ -61,27 +54,19 @@ type answer struct {
 // ActorMain is a point's process: it does what it is told until in ends, and returns
 // its exit code. It must be the only thing its process does.
 func ActorMain(in io.Reader, out io.Writer) int {
-	runtime.LockOSThread()
-	linux.IgnoreSignals(true)
-	var o order
-	commands, answers := json.NewDecoder(in), json.NewEncoder(out)
-	if commands.Decode(&o) != nil || linux.DieWithParent(o.Controller, false) != nil {
-		return 1
-	}
-	a := &actor{order: o, found: problems{}}
-	for {
-		var c command
-		if commands.Decode(&c) != nil {
-			return 0
+	return actors.Serve(in, out, func(o order, c *actors.Conversation) error {
+		a := &actor{order: o, found: problems{}}
+		for {
+			var do command
+			if !c.Hear(&do) {
+				return nil
+			}
+			reply, err := a.do(do)
+			if err := c.Say(reply, err); err != nil || do.Do == doEnd {
+				return err
+			}
 		}
-		reply, err := a.do(c)
-		if err != nil {
-			reply.Error, reply.Missing = err.Error(), errors.Is(err, linux.ErrNoRealTime) || errors.Is(err, linux.ErrInvalid) && c.Do == doSetup
-		}
-		if answers.Encode(reply) != nil || c.Do == doEnd {
-			return 0
-		}
-	}
+	})
 }
 
 // actor is a point's process.
@@ -97,54 +82,52 @@ func (a *actor) do(c command) (r answer, err error) {
 	case doSetup:
 		return a.setup()
 	case doRound:
-		if a.Fault == faultHang {
-			time.Sleep(math.MaxInt64)
-		}
-		pinned := a.Point.Threads == 0 // the others pin their threads themselves
-		if pinned {
-			linux.Pin()
-		}
-		m, err := a.work.round(a.found)
-		if pinned {
-			linux.Unpin()
-		}
-		if cpu := linux.CPU(); cpu != a.cpu && pinned || a.Fault == faultCPU {
+		return a.round(c.Count)
+	}
+	return answer{Latencies: a.work.latencies(), Checks: a.found.checks()}, a.work.release()
+}
+
+// round does one. Where the workload has threads they stay on their CPUs themselves.
+func (a *actor) round(count bool) (answer, error) {
+	alone := !scenarios.WorkloadNamed(a.Point.Workload).Threads
+	if alone {
+		linux.Pin()
+	}
+	m, err := a.work.round(a.found)
+	if alone {
+		linux.Unpin()
+		if cpu := linux.CPU(); cpu != a.cpu {
 			a.found.add(checkCPU, "the thread moved from CPU %d to %d", a.cpu, cpu)
 		}
-		if !c.Count {
-			// Only such rounds came before: their latencies do not count either.
-			a.work.latencies()
-		}
-		return answer{Value: m.Value, Operations: m.Operations, Values: m.Figures}, err
 	}
-	r = answer{Latencies: a.work.latencies(), Checks: a.found.checks()}
-	return r, a.work.close()
+	if !count {
+		// Only such rounds came before: their latencies do not count either.
+		a.work.latencies()
+	}
+	return answer{Value: m.Value, Operations: m.Operations, Values: m.Figures}, err
 }
 
 func (a *actor) setup() (r answer, err error) {
 	a.cpu = a.CPUs[0]
-	cpus, err := linux.SetAffinity(a.CPUs[:1])
+	on := a.CPUs[:1]
+	if scenarios.WorkloadNamed(a.Point.Workload).Threads {
+		on = a.CPUs // this one only leads
+	}
+	got, cpus, err := actors.Become("micro "+a.Point.Name, on, a.Sched)
 	if err != nil {
 		return r, err
 	}
-	got, err := linux.SetSched(a.Sched)
+	actors.NoCollections() // what rounds allocate is little
+	a.work, err = workloads[a.Point.Workload](place{a.Point, a.CPUs, a.Sched})
+	if errors.Is(err, linux.ErrInvalid) {
+		return r, refusal.Cannot("%w", err)
+	}
 	if err != nil {
 		return r, err
 	}
-	if a.Point.Threads > 0 {
-		// Their threads run where CPUs has them; this one only leads.
-		if _, err = linux.SetAffinity(a.CPUs); err != nil {
-			return r, err
-		}
-		cpus = a.CPUs
-	}
-	linux.NoCollections() // what rounds allocate is little
-	if a.work, err = setup(a.Point, a.CPUs, a.Sched, a.Fault); err != nil {
-		return r, err
-	}
-	r = answer{Unit: a.work.unit(), Figures: a.work.figures(), Granted: result.Actor{Kind: "micro", Policy: got.Policy.String(), Priority: got.Priority, CPUs: cpus}}
-	if _, ok := a.work.(*rings); ok {
-		r.ThreadID = linux.ThreadID()
+	r = answer{Figures: a.work.figures(), Granted: result.Actor{Kind: "micro", Policy: got.Policy.String(), Priority: got.Priority, CPUs: cpus}}
+	if arms, fail := a.work.arms(); arms {
+		r.ThreadID, r.Fail = linux.ThreadID(), fail
 	}
 	return r, nil
 }

@@ -3,22 +3,19 @@
 package micro
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"os"
-	"os/exec"
 	"runtime"
 	"slices"
 	"strings"
 	"time"
 
+	"aossim/internal/actors"
 	"aossim/internal/linux"
 	"aossim/internal/machine"
 	"aossim/internal/observe"
+	"aossim/internal/refusal"
 	"aossim/internal/result"
 	"aossim/internal/uring"
 	"aossim/scenarios"
@@ -26,50 +23,75 @@ import (
 
 // Options change a scenario from the command line; zero values leave it as it is.
 type Options struct {
+	actors.Options
 	Rounds, Cycles int // there are no more rounds to warm up than measured ones then
 	RingFlags      []string
-	Runs           int
-	Priority       int   // of policies fifo and rr
-	CPUs           []int // instead of the scenario's
-	NoRT           bool
-	Observe        observe.Mode
-	// Progress is told how much of the whole is done, now and then, a round as a second; it
-	// may be nil.
-	Progress func(done, all time.Duration, doing string)
+}
 
-	fault fault
+// list returns all that changes what is run, as typed.
+func (o Options) list() (l []string) {
+	if o.Rounds != 0 {
+		l = append(l, fmt.Sprintf("--rounds=%d", o.Rounds))
+	}
+	if o.Cycles != 0 {
+		l = append(l, fmt.Sprintf("--cycles=%d", o.Cycles))
+	}
+	if len(o.RingFlags) > 0 {
+		l = append(l, "--ring-flags="+strings.Join(o.RingFlags, ","))
+	}
+	return append(l, o.List()...)
 }
 
 // Plan is a scenario that can run here.
 type Plan struct {
 	Options    Options
 	scenario   *scenarios.Scenario
-	options    []string // as typed
 	sched      linux.Sched
 	cpus       []int
-	unobserved error
+	observe    observe.Plan
+	roundLimit time.Duration // how long a round may take beyond what its sizes ask for
 }
 
-// roundLimit is how long a round may take beyond what its sizes ask for.
-var roundLimit = time.Minute
-
-// observedShare is which part of the measured rounds is observed after them.
-const observedShare = 4
-
 // Prepare finds out whether this kernel and user can run s. Its error is one of the
-// scenario's (*scenarios.Error), or wraps machine.ErrUsage or machine.ErrCannot.
+// scenario's (*scenarios.Error), or a refusal of package refusal.
 func Prepare(s *scenarios.Scenario, o Options) (*Plan, error) {
 	m := s.Micro
-	p := &Plan{Options: o, scenario: s}
-	if o.Rounds != 0 {
-		m.Rounds = o.Rounds
-		m.WarmupRounds = min(m.WarmupRounds, o.Rounds)
-		p.options = append(p.options, fmt.Sprintf("--rounds=%d", o.Rounds))
+	p := &Plan{Options: o, scenario: s, roundLimit: time.Minute}
+	rings := p.change()
+	if err := s.ValidateSizes(); err != nil {
+		return nil, fmt.Errorf("%w: %w", refusal.ErrUsage, err)
 	}
-	rings := false
+	if err := p.place(); err != nil {
+		return nil, err
+	}
+	policy, err := linux.ParsePolicy(m.Policy)
+	if err != nil {
+		return nil, s.Errorf("", 0, "policy", "%s", err)
+	}
+	p.sched = o.Sched(linux.Sched{Policy: policy, Priority: m.Priority})
+	if err := linux.OnThread(func() error { _, err := linux.SetSched(p.sched); return err }); err != nil {
+		return nil, refusal.Cannot("%w", err)
+	}
+	mode := observe.Never
+	if rings {
+		if err := uring.Probe(uring.OpFutexWait); err != nil {
+			return nil, err
+		}
+		mode = o.Observe
+	}
+	p.observe, err = observe.NewPlan(mode)
+	return p, err
+}
+
+// change makes the scenario what the options have, and says whether it has rings.
+func (p *Plan) change() (rings bool) {
+	m, o := p.scenario.Micro, p.Options
+	if o.Rounds != 0 {
+		m.Rounds, m.WarmupRounds = o.Rounds, min(m.WarmupRounds, o.Rounds)
+	}
 	for i := range m.Points {
 		point := &m.Points[i]
-		ring := point.Workload == "scalar" || point.Workload == "waitv" || point.Workload == "eagain"
+		ring := scenarios.WorkloadNamed(point.Workload).Ring
 		rings = rings || ring
 		if o.Cycles != 0 && point.Cycles != 0 {
 			point.Cycles = o.Cycles
@@ -78,25 +100,22 @@ func Prepare(s *scenarios.Scenario, o Options) (*Plan, error) {
 			point.RingFlags = o.RingFlags
 		}
 	}
-	if o.Cycles != 0 {
-		p.options = append(p.options, fmt.Sprintf("--cycles=%d", o.Cycles))
-	}
-	if len(o.RingFlags) > 0 {
-		p.options = append(p.options, "--ring-flags="+strings.Join(o.RingFlags, ","))
-	}
-	if err := s.ValidateSizes(); err != nil {
-		return nil, fmt.Errorf("%w: %w", machine.ErrUsage, err)
-	}
+	return rings
+}
+
+// place finds the CPUs of the threads.
+func (p *Plan) place() error {
 	usable, err := linux.Affinity()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if p.cpus = m.CPUs; len(o.CPUs) > 0 {
-		p.cpus = o.CPUs
+	if p.cpus = p.Options.CPUs; len(p.cpus) > 0 {
+		return p.Options.CheckCPUs(usable)
 	}
+	p.cpus = p.scenario.Micro.CPUs
 	for _, c := range p.cpus {
-		if linux.OnThread(func() error { _, err := linux.SetAffinity([]int{c}); return err }) != nil {
-			return nil, s.Errorf("", 0, "cpus", "CPU %d is not there or not allowed here; there are %v", c, usable)
+		if !actors.Usable(usable, c) {
+			return p.scenario.Errorf("", 0, "cpus", "CPU %d is not there or not allowed here; there are %s", c, actors.FormatCPUs(usable))
 		}
 	}
 	if len(p.cpus) == 0 {
@@ -104,61 +123,26 @@ func Prepare(s *scenarios.Scenario, o Options) (*Plan, error) {
 		p.cpus = slices.Clone(usable)
 		slices.Reverse(p.cpus)
 	}
-	policy, err := linux.ParsePolicy(m.Policy)
-	if err != nil {
-		return nil, s.Errorf("", 0, "policy", "%s", err)
-	}
-	p.sched = linux.Sched{Policy: policy, Priority: m.Priority}
-	if o.NoRT {
-		p.sched = linux.Sched{Policy: linux.Other}
-		p.options = append(p.options, "--no-rt")
-	} else if o.Priority != 0 && policy.RealTime() {
-		p.sched.Priority = o.Priority
-		p.options = append(p.options, fmt.Sprintf("--priority=%d", o.Priority))
-	}
-	if err := linux.OnThread(func() error { _, err := linux.SetSched(p.sched); return err }); err != nil {
-		return nil, fmt.Errorf("%w: %w", machine.ErrCannot, err)
-	}
-	if rings {
-		if err := uring.Probe(uring.OpFutexWait); err != nil {
-			return nil, fmt.Errorf("%w: %w", machine.ErrCannot, err)
-		}
-	}
-	if o.Observe == "" || !rings {
-		p.Options.Observe = observe.Never
-	}
-	if p.unobserved, err = p.Options.Observe.Try(); err != nil {
-		return nil, fmt.Errorf("%w: %w", machine.ErrCannot, err)
-	}
-	return p, nil
+	return nil
 }
 
 // Run runs the plan. A run that began always gives a result; the error wraps
-// machine.ErrCannot.
+// refusal.ErrCannot.
 func (p *Plan) Run(ctx context.Context) (*result.Result, error) {
 	// Processes are tied to the thread that starts them.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	r := machine.NewResult(p.scenario, p.options, p.Options.NoRT)
-	r.Observer = p.Options.Observe.Result(p.unobserved)
+	r := machine.NewResult(p.scenario, p.Options.list(), p.Options.NoRT)
+	r.Observer = p.observe.Result()
 	// A thread that never sleeps has no wake-ups to shorten; idle CPUs that poll would take
 	// the core from it where they share one.
 	r.Environment.DMALatency = "not held: micro-benchmarks do not sleep"
-	for i := range max(1, p.Options.Runs) {
-		run, err := p.run(ctx, i, r.Observer.Mode)
-		if errors.Is(err, machine.ErrCannot) && i == 0 {
-			return nil, err
-		}
-		r.Runs = append(r.Runs, run)
-		r.Observer = p.Options.Observe.Result(p.unobserved)
-		if ctx.Err() != nil {
-			r.Interrupted = true
-			break
-		}
-		if err != nil {
-			r.Broken = err.Error()
-			break
-		}
+	err := p.Options.Repeat(ctx, r, func(number int) (result.Run, error) {
+		defer func() { r.Observer = p.observe.Result() }()
+		return p.run(ctx, number)
+	})
+	if err != nil {
+		return nil, err
 	}
 	return r, nil
 }
@@ -166,60 +150,34 @@ func (p *Plan) Run(ctx context.Context) (*result.Result, error) {
 // point is one point's process as the controller has it.
 type point struct {
 	*scenarios.Point
+	*actors.Process
 	out      result.Micro
-	cmd      *exec.Cmd
-	in       io.WriteCloser
-	commands *json.Encoder
-	answers  chan answer
-	stderr   bytes.Buffer
 	observer *observe.Observer
 	ready    answer
+	limit    time.Duration // of a round
 	took     time.Duration // what it was asked last
 	ended    bool
 }
 
 // ask has the process do something, and waits for what it answers.
-func (pt *point) ask(ctx context.Context, c command, limit time.Duration) (answer, error) {
+func (pt *point) ask(ctx context.Context, c command, limit time.Duration) (a answer, err error) {
 	start := time.Now()
-	defer func() { pt.took = time.Since(start) }()
-	if err := pt.commands.Encode(c); err != nil {
-		return answer{}, fmt.Errorf("point %q: its process is gone: %w%s", pt.Name, err, linux.Tail(pt.stderr.String()))
+	if err := pt.Tell(c); err != nil {
+		return a, err
 	}
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
-	select {
-	case a, ok := <-pt.answers:
-		switch {
-		case !ok:
-			return a, fmt.Errorf("point %q: its process ended before its time%s", pt.Name, linux.Tail(pt.stderr.String()))
-		case a.Missing:
-			return a, fmt.Errorf("point %q %w: %s", pt.Name, machine.ErrCannot, a.Error)
-		case a.Error != "":
-			return a, fmt.Errorf("point %q: %s", pt.Name, a.Error)
-		}
-		return a, nil
-	case <-ctx.Done():
-		return answer{}, ctx.Err()
-	case <-timer.C:
-		return answer{}, errTimeout
-	}
-}
-
-var errTimeout = errors.New("no answer in time")
-
-// limit is how long a round of the point may take.
-func (pt *point) limit() time.Duration {
-	return roundLimit + time.Duration(pt.Runtime)*2 + time.Duration(pt.Waits)*time.Duration(pt.Timeout)*10
+	err = pt.Hear(ctx, limit, &a)
+	pt.took = time.Since(start)
+	return a, err
 }
 
 // run is one run: the warm-up rounds, the measured rounds and the observed ones of all
 // points in turn.
-func (p *Plan) run(ctx context.Context, number int, mode string) (run result.Run, err error) {
+func (p *Plan) run(ctx context.Context, number int) (run result.Run, err error) {
 	run = result.Run{Phases: []result.Phase{}, Processes: []result.Process{}, Checks: []result.Check{}}
 	var points []*point
 	defer func() {
 		for _, pt := range points {
-			pt.end()
+			pt.close()
 			if len(pt.out.Rounds) > 0 || len(pt.out.Checks) > 0 {
 				pt.out.Spread = result.SpreadOf(pt.out.Rounds)
 				pt.out.WithoutFirst = result.SpreadOf(pt.out.Rounds[min(1, len(pt.out.Rounds)):])
@@ -228,71 +186,21 @@ func (p *Plan) run(ctx context.Context, number int, mode string) (run result.Run
 		}
 	}()
 	for i := range p.scenario.Micro.Points {
-		pt, err := p.start(&p.scenario.Micro.Points[i])
+		pt, err := p.start(ctx, &p.scenario.Micro.Points[i])
+		if pt != nil {
+			points = append(points, pt)
+		}
 		if err != nil {
 			return run, err
 		}
-		points = append(points, pt)
-		if pt.ready, err = pt.ask(ctx, command{Do: doSetup}, roundLimit); err != nil {
-			return run, err
-		}
-		pt.out = result.Micro{Name: pt.Name, Workload: pt.Workload, Unit: pt.ready.Unit, Rounds: []float64{}, Actors: []result.Actor{pt.ready.Granted}}
-		for _, name := range pt.ready.Figures {
-			pt.out.Figures = append(pt.out.Figures, result.Figure{Name: name, Rounds: []float64{}})
-		}
-		run.Processes = append(run.Processes, result.Process{Group: pt.Name, PID: pt.cmd.Process.Pid, Actors: pt.out.Actors})
-		if mode == result.ObservedAll {
-			if err := pt.observe(); err != nil {
-				return run, err
-			}
-		}
+		run.Processes = append(run.Processes, result.Process{Group: pt.Point.Name, PID: pt.PID(), Actors: pt.out.Actors})
 	}
-	m := p.scenario.Micro
-	stages := []struct {
-		name     string
-		rounds   int
-		measured bool
-	}{{"warm-up", m.WarmupRounds, false}, {"measured", m.Rounds, true}}
-	all := (m.WarmupRounds + m.Rounds) * max(1, p.Options.Runs)
-	done := number * (m.WarmupRounds + m.Rounds)
-	for _, stage := range stages {
-		for range stage.rounds {
-			for _, pt := range points {
-				if stage.measured {
-					if err := pt.spread(ctx, time.Duration(m.Spread)); err != nil {
-						return run, err
-					}
-				}
-				a, err := pt.ask(ctx, command{Do: doRound, Count: stage.measured}, pt.limit())
-				if errors.Is(err, errTimeout) {
-					pt.out.Checks = []result.Check{{Name: checkTimeout, Detail: fmt.Sprintf("a round did not end within %s", pt.limit())}}
-				}
-				if err != nil {
-					pt.finish(ctx)
-					return run, err
-				}
-				if stage.measured {
-					pt.add(a)
-				}
-			}
-			if done++; p.Options.Progress != nil {
-				p.Options.Progress(time.Duration(done)*time.Second, time.Duration(all)*time.Second, stage.name+" rounds")
-			}
-		}
+	if err := p.rounds(ctx, points, number); err != nil {
+		return run, err
 	}
 	for _, pt := range points {
-		if mode == result.ObservedPass {
-			switch err := pt.observe(); {
-			case errors.Is(err, observe.ErrCannot) && p.Options.Observe == observe.IfPossible:
-				p.unobserved = err // it could when the plan was made
-			case err != nil:
-				return run, err
-			}
-		}
-		if pt.observer != nil {
-			if err := pt.observed(ctx, max(1, m.Rounds/observedShare)); err != nil {
-				return run, err
-			}
+		if err := p.observed(ctx, pt); err != nil {
+			return run, err
 		}
 		if err := pt.finish(ctx); err != nil {
 			return run, err
@@ -301,13 +209,70 @@ func (p *Plan) run(ctx context.Context, number int, mode string) (run result.Run
 	return run, nil
 }
 
+// start starts a point's process and has it set up.
+func (p *Plan) start(ctx context.Context, s *scenarios.Point) (*point, error) {
+	pt := &point{Point: s, limit: p.roundLimit + time.Duration(s.Runtime)*2 + time.Duration(s.Waits)*time.Duration(s.Timeout)*10}
+	var err error
+	pt.Process, err = actors.Start(fmt.Sprintf("point %q", s.Name), ActorCommand, actors.Measuring, 2*s.Threads, order{Point: s, CPUs: p.cpus, Sched: p.sched})
+	if err != nil {
+		return nil, err
+	}
+	if pt.ready, err = pt.ask(ctx, command{Do: doSetup}, p.roundLimit); err != nil {
+		return pt, err
+	}
+	pt.out = result.Micro{Name: s.Name, Workload: s.Workload, Unit: scenarios.WorkloadNamed(s.Workload).Unit, Rounds: []float64{}, Actors: []result.Actor{pt.ready.Granted}}
+	for _, name := range pt.ready.Figures {
+		pt.out.Figures = append(pt.out.Figures, result.Figure{Name: name, Rounds: []float64{}})
+	}
+	if p.observe.Result().Mode == result.ObservedAll {
+		err = pt.observe()
+	}
+	return pt, err
+}
+
+// rounds does the warm-up rounds and the measured ones.
+func (p *Plan) rounds(ctx context.Context, points []*point, number int) error {
+	m := p.scenario.Micro
+	one := m.WarmupRounds + m.Rounds
+	for done := range one {
+		measured, stage := done >= m.WarmupRounds, "warm-up"
+		if measured {
+			stage = "measured"
+		}
+		for _, pt := range points {
+			if measured {
+				if err := pt.spread(ctx, time.Duration(m.Spread)); err != nil {
+					return err
+				}
+			}
+			a, err := pt.ask(ctx, command{Do: doRound, Count: measured}, pt.limit)
+			if errors.Is(err, actors.ErrTimeout) {
+				pt.out.Checks = []result.Check{{Name: checkTimeout, Detail: fmt.Sprintf("a round did not end within %s", pt.limit)}}
+				err = fmt.Errorf("%s: %w", pt.Process.Name, err)
+			}
+			if err != nil {
+				_ = pt.finish(ctx) // what it can still say of its checks
+				return fmt.Errorf("a round of %w", err)
+			}
+			if measured {
+				pt.add(a)
+			}
+		}
+		if p.Options.Progress != nil { // a round is shown as a second
+			all := one * max(1, p.Options.Runs)
+			p.Options.Progress(time.Duration(number*one+done+1)*time.Second, time.Duration(all)*time.Second, stage+" rounds")
+		}
+	}
+	return nil
+}
+
 // spread does rounds that are not measured for d, so that those that are lie apart in
 // time, and what disturbs the machine for a moment does not hit all. It does none where a
 // round takes longer than that anyway. A pause would do the same, but let go of the CPU and its caches.
 func (pt *point) spread(ctx context.Context, d time.Duration) error {
 	for start, last := time.Now(), time.Duration(0); time.Since(start)+last < d && pt.took < d; {
 		begin := time.Now()
-		if _, err := pt.ask(ctx, command{Do: doRound}, pt.limit()); err != nil {
+		if _, err := pt.ask(ctx, command{Do: doRound}, pt.limit); err != nil {
 			return err
 		}
 		last = time.Since(begin)
@@ -335,15 +300,26 @@ func (pt *point) observe() (err error) {
 	return err
 }
 
-// observed does the observed rounds.
-func (pt *point) observed(ctx context.Context, rounds int) error {
+// observed does a point's observed rounds, where there are to be any.
+func (p *Plan) observed(ctx context.Context, pt *point) error {
+	if p.observe.Result().Mode == result.ObservedPass {
+		if err := pt.observe(); err != nil {
+			if p.observe.GoesOnWithout(err) { // it could when the plan was made
+				return nil
+			}
+			return err
+		}
+	}
+	if pt.observer == nil {
+		return nil
+	}
 	before, err := pt.observer.Snapshot()
 	if err != nil {
 		return err
 	}
 	start, ops := time.Now(), int64(0)
-	for range rounds {
-		a, err := pt.ask(ctx, command{Do: doRound}, pt.limit())
+	for range max(1, p.scenario.Micro.Rounds/observe.Share) {
+		a, err := pt.ask(ctx, command{Do: doRound}, pt.limit)
 		if err != nil {
 			return err
 		}
@@ -356,7 +332,7 @@ func (pt *point) observed(ctx context.Context, rounds int) error {
 	k := observe.NewKernel(pt.observer.Timing, int64(time.Since(start)), after.Missed-before.Missed)
 	threads, sites := after.Since(before)
 	observe.Add(k, 0, pt.ready.ThreadID, threads, sites)
-	if k.ProgramArms = ops; pt.Workload == "eagain" {
+	if k.ProgramArms = ops; pt.ready.Fail {
 		k.ProgramEAGAIN = ops
 	}
 	pt.out.Kernel = k
@@ -380,45 +356,13 @@ func (pt *point) finish(ctx context.Context) error {
 	return nil
 }
 
-// end ends the process, however far it is.
-func (pt *point) end() {
+// close ends the process, however far it is.
+func (pt *point) close() {
 	if pt.observer != nil {
 		pt.observer.Close()
 	}
-	pt.in.Close()
 	if !pt.ended {
-		linux.KillGroup(pt.cmd)
+		pt.Kill()
 	}
-	for range pt.answers {
-	}
-	_ = pt.cmd.Wait()
-}
-
-// start starts a point's process.
-func (p *Plan) start(s *scenarios.Point) (*point, error) {
-	pt := &point{Point: s, cmd: linux.Actor(ActorCommand, 2*s.Threads, false), answers: make(chan answer)}
-	in, err := pt.cmd.StdinPipe()
-	if err != nil {
-		return nil, err
-	}
-	out, err := pt.cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	pt.cmd.Stderr = &pt.stderr
-	if err := pt.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("starting the process of point %q: %w", s.Name, err)
-	}
-	pt.in, pt.commands = in, json.NewEncoder(in)
-	go func() {
-		defer close(pt.answers)
-		for d := json.NewDecoder(out); ; {
-			var a answer
-			if d.Decode(&a) != nil {
-				return
-			}
-			pt.answers <- a
-		}
-	}()
-	return pt, pt.commands.Encode(order{Point: s, CPUs: p.cpus, Sched: p.sched, Controller: os.Getpid(), Fault: p.Options.fault})
+	pt.End(time.Second)
 }

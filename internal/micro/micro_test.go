@@ -8,17 +8,24 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 
+	"aossim/internal/actors"
 	"aossim/internal/linux"
 	"aossim/internal/linux/linuxtest"
-	"aossim/internal/machine"
 	"aossim/internal/observe"
+	"aossim/internal/refusal"
 	"aossim/internal/result"
+	"aossim/internal/uring"
 	"aossim/scenarios"
 )
 
@@ -100,33 +107,136 @@ func TestWorkloads(t *testing.T) {
 	}
 }
 
-// TestFaults: each check fails at what it is for, and by its name.
+// aPoint sets up a point on the calling thread, which must be locked, as its process does.
+func aPoint(t *testing.T, name string) *actor {
+	t.Helper()
+	cpus, err := linux.Affinity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &actor{order: order{Point: &scenario(t, "[[point]]\n"+points[name]).Micro.Points[0], CPUs: cpus}, found: problems{}}
+	if _, err := a.do(command{Do: doSetup}); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// TestFaults: each check fails at what it is for, by its name, and no other does: the thing
+// itself is done to a point where that is possible.
 func TestFaults(t *testing.T) {
-	defer func(d time.Duration) { roundLimit = d }(roundLimit)
-	for _, c := range []struct {
-		point string
-		fault fault
-		check string
-	}{
-		{"scalar", faultResult, checkResults}, {"waitv", faultResult, checkResults}, {"eagain", faultResult, checkResults},
-		{"scalar", faultMissing, checkCompletions}, {"scalar", faultTwice, checkCompletions}, {"scalar", faultFlag, checkCompletions},
-		{"scalar", faultOverflow, checkOverflow}, {"eagain", faultExtra, checkOutstanding}, {"waitv", faultWaiter, checkLeftover},
-		{"scalar", faultCPU, checkCPU}, {"timeout", faultNoTimeout, checkResults}, {"hash", faultResult, checkResults}, {"mismatch", faultResult, checkResults},
-		{"scalar", faultHang, checkTimeout},
-	} {
-		t.Run(c.point+" "+string(c.fault), func(t *testing.T) {
-			if c.fault == faultHang {
-				roundLimit = 2 * time.Second
-			}
-			r := runs(t, scenario(t, "[[point]]\n"+points[c.point]), Options{fault: c.fault})
-			for _, f := range r.Failed() {
-				if strings.HasSuffix(f.Name, ": "+c.check) && f.Detail != "" {
-					return
+	fault := func(point, check string, meddle func(a *actor)) {
+		t.Run(point+", "+check, func(t *testing.T) {
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				runtime.LockOSThread() // never unlocked: it is what the process's thread is
+				a := aPoint(t, point)
+				defer debug.SetGCPercent(debug.SetGCPercent(100))
+				meddle(a)
+				_, _ = a.do(command{Do: doRound, Count: true})
+				for _, c := range a.found.checks() {
+					// A request with another result did not complete as it must, either.
+					also := c.Name == checkCompletions && check == checkResults
+					if c.Pass == (c.Name == check) && !also || c.Detail == "" {
+						t.Errorf("%+v", c)
+					}
 				}
-			}
-			t.Errorf("no failed check %q: broken %q, %+v", c.check, r.Broken, r.Failed())
+			}()
+			<-done
 		})
 	}
+	for _, point := range []string{"scalar", "waitv", "eagain"} {
+		fault(point, checkResults, func(a *actor) { a.work.(*rings).want[0]++ }) // something else is wanted than the kernel does
+	}
+	fault("eagain", checkOutstanding, func(a *actor) {
+		w := a.work.(*rings) // on a word that no wake reaches
+		w.ring.Push(uring.FutexWait(linux.WordAddress(linux.Uint32At(linuxtest.Map(t, os.Getpagesize()), 0)), 0, linux.MatchAny, uring.WordFlags(w.Private()), 1<<32))
+		w.ring.Enter(0, 0)
+	})
+	fault("waitv", checkLeftover, func(a *actor) { // somebody else waits on a word that no wake of the workload reaches
+		w := a.work.(*rings)
+		thread := make(chan int)
+		go func() {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			thread <- linux.ThreadID()
+			linux.FutexWait(w.words[len(w.words)-1], 0, linux.MatchAny, w.Private())
+		}()
+		for id := <-thread; !linux.Asleep(id); {
+			time.Sleep(time.Millisecond)
+		}
+	})
+	fault("scalar", checkCPU, func(a *actor) {
+		if len(a.CPUs) < 2 {
+			t.Skip("there is one CPU")
+		}
+		if _, err := linux.SetAffinity(a.CPUs[1:2]); err != nil {
+			t.Error(err)
+		}
+	})
+	fault("timeout", checkResults, func(a *actor) { a.work.(*timeouts).word.Store(1) }) // each wait mismatches
+	unaligned := func(words []*atomic.Uint32) {                                         // a wait on it is refused
+		words[0] = (*atomic.Uint32)(unsafe.Add(unsafe.Pointer(words[0]), 1))
+	}
+	fault("hash", checkResults, func(a *actor) { unaligned(a.work.(*threads).workers[0].words) })
+}
+
+// TestCompletions: what the kernel must not do, and cannot be made to, is seen.
+func TestCompletions(t *testing.T) {
+	good := []uring.CQE{{UserData: 0, Res: 0}, {UserData: 1, Res: 1}}
+	for _, c := range []struct {
+		name     string
+		cqes     []uring.CQE
+		overflow uint32
+		check    string
+	}{
+		{"as it should be", good, 0, ""},
+		{"missing", good[:1], 0, checkCompletions},
+		{"twice", append(good[:2:2], good[1]), 0, checkCompletions},
+		{"of no request", append(good[:2:2], uring.CQE{UserData: 7}), 0, checkCompletions},
+		{"a flag", []uring.CQE{good[0], {UserData: 1, Res: 1, Flags: uring.CQEMore}}, 0, checkCompletions},
+		{"another result", []uring.CQE{good[0], {UserData: 1, Res: 0}}, 0, checkResults},
+		{"overflow", good, 1, checkOverflow},
+	} {
+		w, p := completions{want: []int32{0, 1}, seen: make([]uint32, 2)}, problems{}
+		w.begin()
+		for _, cqe := range c.cqes {
+			w.completed(cqe, p)
+		}
+		err := w.end(p)
+		w.lost(c.overflow, p)
+		if (p[c.check] == nil) != (c.check == "") || c.check == "" && len(p) > 0 || (err != nil) != (w.left > 0) {
+			t.Errorf("%s: %v, %+v", c.name, err, p)
+		}
+	}
+}
+
+// TestHang: a point that is stopped fails the check by which each round ends in time.
+func TestHang(t *testing.T) {
+	p, err := Prepare(scenario(t, "[[point]]\n"+strings.Replace(points["scalar"], "20", "200000", 1)), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.roundLimit = 2 * time.Second
+	go func() {
+		for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+			for _, pid := range linuxtest.Children(t, os.Getpid()) {
+				time.Sleep(100 * time.Millisecond) // its first rounds
+				_ = syscall.Kill(pid, syscall.SIGSTOP)
+				return
+			}
+		}
+	}()
+	r, err := p.Run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range r.Failed() {
+		if strings.HasSuffix(f.Name, ": "+checkTimeout) && f.Detail != "" && strings.Contains(r.Broken, `point "scalar"`) {
+			return
+		}
+	}
+	t.Errorf("broken %q, %+v", r.Broken, r.Failed())
 }
 
 // unread fails the test when it is formatted.
@@ -155,10 +265,10 @@ func TestPinned(t *testing.T) {
 func TestObserved(t *testing.T) {
 	for _, mode := range []observe.Mode{observe.Pass, observe.All} {
 		s := scenario(t, "[[point]]\n"+points["eagain"])
-		if _, err := Prepare(s, Options{Observe: mode}); errors.Is(err, machine.ErrCannot) {
+		if _, err := Prepare(s, Options{Options: actors.Options{Observe: mode}}); errors.Is(err, refusal.ErrCannot) {
 			t.Skip(err)
 		}
-		r := runs(t, s, Options{Observe: mode})
+		r := runs(t, s, Options{Options: actors.Options{Observe: mode}})
 		if r.Broken != "" || len(r.Failed()) > 0 {
 			t.Fatalf("broken %q, failed %+v", r.Broken, r.Failed())
 		}
@@ -175,7 +285,7 @@ func TestNoAllocation(t *testing.T) {
 	for _, name := range []string{"scalar", "waitv", "eagain"} {
 		s := scenario(t, "[[point]]\n"+points[name])
 		if err := linux.OnThread(func() error {
-			w, err := newRings(&s.Micro.Points[0], "")
+			w, err := workloads[name](place{Point: &s.Micro.Points[0]})
 			if err != nil {
 				return err
 			}
@@ -186,7 +296,7 @@ func TestNoAllocation(t *testing.T) {
 			}); n != 0 {
 				t.Errorf("%s: %v allocations a round", name, n)
 			}
-			return errors.Join(err, w.close())
+			return errors.Join(err, w.release())
 		}); err != nil || len(found) > 0 {
 			t.Fatalf("%s: %v, %v", name, err, found)
 		}
@@ -203,13 +313,13 @@ func TestNoAllocation(t *testing.T) {
 // TestOptions: what the command line changes, and what does not fit.
 func TestOptions(t *testing.T) {
 	s := scenario(t, "[[point]]\n"+points["scalar"])
-	r := runs(t, s, Options{Rounds: 2, Cycles: 3, RingFlags: []string{"single_issuer"}, NoRT: true})
+	r := runs(t, s, Options{Options: actors.Options{NoRT: true, Runs: 2}, Rounds: 2, Cycles: 3, RingFlags: []string{"single_issuer"}})
 	m := r.Runs[0].Micro[0]
 	if len(m.Rounds) != 2 || m.Operations != 3*32 || !strings.Contains(strings.Join(r.Scenario.Options, " "), "--ring-flags=single_issuer") || !r.Environment.NotRealTime {
 		t.Errorf("%+v, options %q", m, r.Scenario.Options)
 	}
 	for _, o := range []Options{{RingFlags: []string{"defer_taskrun"}}, {RingFlags: []string{"x"}}, {Cycles: 1 << 40}, {Rounds: 1 << 40}} {
-		if _, err := Prepare(scenario(t, "[[point]]\n"+points["scalar"]), o); !errors.Is(err, machine.ErrUsage) {
+		if _, err := Prepare(scenario(t, "[[point]]\n"+points["scalar"]), o); !errors.Is(err, refusal.ErrUsage) {
 			t.Errorf("%+v: %v", o, err)
 		}
 	}

@@ -15,31 +15,28 @@ import (
 // lineSize keeps words a cache line apart, in bytes.
 const lineSize = 64
 
-// rings are the workloads scalar, waitv and eagain: requests on one ring, a cycle at a
-// time.
+// rings are workloads of requests on one ring, the same ones each cycle.
 type rings struct {
 	*scenarios.Point
-	fault    fault
 	mem      []byte
 	words    []*atomic.Uint32
-	vectors  []*uring.Vector
 	ring     *uring.Ring
 	requests []uring.SQE // of a cycle; their ids are their places
-	want     []int32     // what each completes with
-	seen     []uint32    // the cycle in which each last completed
-	cycle    uint32
-	cycles   int
-	ops      int64 // a round
-	wait     uint32
+	completions
+	cycles int
+	ops    int64 // a round
+	wait   uint32
+	fails  bool         // all its waits fail
+	more   func() error // releases what else the workload has; it may be nil
 }
 
-func newRings(p *scenarios.Point, f fault) (w *rings, err error) {
-	w = &rings{Point: p, fault: f}
-	n := map[string]int{"scalar": p.Words, "waitv": p.Vectors * p.Width, "eagain": 1}[p.Workload]
-	if w.mem, err = mapWords(p, lineSize*n); err != nil {
+// newRings makes the ring and so many words, a cache line apart.
+func newRings(p *scenarios.Point, words int) (w *rings, err error) {
+	w = &rings{Point: p}
+	if w.mem, err = mapWords(p, lineSize*words); err != nil {
 		return nil, err
 	}
-	for i := range n {
+	for i := range words {
 		w.words = append(w.words, linux.Uint32At(w.mem, lineSize*i))
 	}
 	var flags uring.SetupFlags
@@ -50,57 +47,24 @@ func newRings(p *scenarios.Point, f fault) (w *rings, err error) {
 		}
 		flags |= flag
 	}
-	if w.ring, err = uring.Setup(p.Entries, 2*p.Entries, flags); err != nil {
-		return nil, err
-	}
-	word := uring.WordFlags(p.Private())
-	add := func(e uring.SQE, want int32) {
-		e.UserData = uint64(len(w.requests))
-		w.requests, w.want = append(w.requests, e), append(w.want, want)
-	}
-	switch p.Workload {
-	case "scalar":
-		for _, at := range w.words {
-			add(uring.FutexWait(linux.WordAddress(at), 0, linux.MatchAny, word, 0), 0)
-		}
-		for _, at := range w.words {
-			add(uring.FutexWake(linux.WordAddress(at), 1, word, 0), 1)
-		}
-		w.cycles, w.ops = p.Cycles, int64(p.Cycles)*int64(p.Words)
-	case "waitv":
-		for v := range p.Vectors {
-			vector, err := uring.NewVector(p.Width)
-			if err != nil {
-				return nil, err
-			}
-			w.vectors = append(w.vectors, vector)
-			for i := range p.Width {
-				vector.Set(i, linux.WordAddress(w.words[v*p.Width+i]), 0, word)
-			}
-			add(uring.FutexWaitv(vector.Addr(), p.Width, 0), int32(p.Element))
-		}
-		for v := range p.Vectors {
-			add(uring.FutexWake(linux.WordAddress(w.words[v*p.Width+p.Element]), 1, word, 0), 1)
-		}
-		w.cycles, w.ops = p.Cycles, int64(p.Cycles)*int64(p.Vectors)
-	case "eagain":
-		for range p.Batch {
-			add(uring.FutexWait(linux.WordAddress(w.words[0]), 1, linux.MatchAny, word, 0), -int32(linux.EAGAIN))
-		}
-		w.cycles, w.ops = max(1, p.Waits/p.Batch), int64(max(1, p.Waits/p.Batch)*p.Batch)
-	}
-	w.seen = make([]uint32, len(w.requests))
-	w.wait = uint32(len(w.requests))
-	return w, nil
+	w.ring, err = uring.Setup(p.Entries, 2*p.Entries, flags)
+	return w, err
 }
 
-func (w *rings) unit() string {
-	if w.Workload == "eagain" {
-		return "ns/wait"
-	}
-	return "ns/pair"
+// add adds a request to the cycle, and what it completes with.
+func (w *rings) add(e uring.SQE, want int32) {
+	e.UserData = uint64(len(w.requests))
+	w.requests, w.want = append(w.requests, e), append(w.want, want)
 }
 
+// done says how many cycles a round has, and how many operations each.
+func (w *rings) done(cycles, ops int) *rings {
+	w.cycles, w.ops = cycles, int64(cycles)*int64(ops)
+	w.seen, w.wait = make([]uint32, len(w.requests)), uint32(len(w.requests))
+	return w
+}
+
+func (w *rings) arms() (on, fail bool)       { return true, w.fails }
 func (w *rings) figures() []string           { return nil }
 func (w *rings) latencies() []result.Latency { return nil }
 
@@ -129,29 +93,40 @@ func (w *rings) take(p problems) error {
 	if w.ring.Queued() != 0 {
 		return uring.ErrPartial
 	}
-	w.cycle++
-	cycle, left, faulty := w.cycle, len(w.requests), w.fault != ""
-	want, seen := w.want, w.seen[:len(w.want)]
+	w.begin()
 	for c, ok := w.ring.Next(); ok; c, ok = w.ring.Next() {
-		if faulty && !w.meddle(&c, &left) {
-			continue
-		}
-		if id := c.UserData; id < uint64(len(want)) && c.Res == want[id] && c.Flags == 0 && seen[id] != cycle {
-			seen[id] = cycle
-			left--
-			continue
-		}
-		w.wrong(c, p)
+		w.completed(c, p)
 	}
-	if left != 0 {
-		p.add(checkCompletions, "%d of %d requests did not complete as they must", left, len(w.requests))
-		return errors.New("requests are missing; what came after would say nothing")
+	return w.end(p)
+}
+
+// completions holds a cycle's completions against its requests.
+type completions struct {
+	want  []int32  // what each request completes with
+	seen  []uint32 // the cycle in which each last completed
+	cycle uint32
+	left  int
+}
+
+// errMissing is about a cycle whose requests did not all complete.
+var errMissing = errors.New("requests are missing; what came after would say nothing")
+
+func (w *completions) begin() {
+	w.cycle++
+	w.left = len(w.want)
+}
+
+func (w *completions) completed(c uring.CQE, p problems) {
+	if id := c.UserData; id < uint64(len(w.want)) && c.Res == w.want[id] && c.Flags == 0 && w.seen[id] != w.cycle {
+		w.seen[id] = w.cycle
+		w.left--
+		return
 	}
-	return nil
+	w.wrong(c, p)
 }
 
 // wrong says what is wrong with a completion.
-func (w *rings) wrong(c uring.CQE, p problems) {
+func (w *completions) wrong(c uring.CQE, p problems) {
 	switch id := c.UserData; {
 	case id >= uint64(len(w.want)):
 		p.add(checkCompletions, "a completion of no request: %d", id)
@@ -164,55 +139,39 @@ func (w *rings) wrong(c uring.CQE, p problems) {
 	}
 }
 
-// meddle does to the first completion of a cycle what a fault is about; false drops it.
-func (w *rings) meddle(c *uring.CQE, left *int) bool {
-	if c.UserData != 0 {
-		return true
+func (w *completions) end(p problems) error {
+	if w.left == 0 {
+		return nil
 	}
-	switch w.fault {
-	case faultResult:
-		c.Res++
-	case faultMissing:
-		return false
-	case faultTwice: // the first time has been
-		w.seen[c.UserData] = w.cycle
-		*left--
-	case faultFlag:
-		c.Flags = uring.CQEMore
-	}
-	return true
+	p.add(checkCompletions, "%d of %d requests did not complete as they must", w.left, len(w.want))
+	return errMissing
 }
 
 // after looks at what must not be left after a round.
 func (w *rings) after(p problems) {
-	if n := w.ring.Overflow(); n != 0 || w.fault == faultOverflow {
-		p.add(checkOverflow, "the kernel lost %d completions", n)
-	}
-	if w.fault == faultExtra || w.fault == faultWaiter {
-		// On a word that no wake of the workload reaches, or that one does.
-		at := w.words[len(w.words)-1]
-		w.ring.Push(uring.FutexWait(linux.WordAddress(at), 0, linux.MatchAny, uring.WordFlags(w.Private()), 0))
-		w.ring.Enter(0, 0)
-	}
+	w.lost(w.ring.Overflow(), p)
 	if n := w.ring.Outstanding(); n != 0 {
 		p.add(checkOutstanding, "%d requests are left with the kernel", n)
 	}
 	for i, at := range w.words {
-		if n, _ := linux.FutexWake(at, linux.WakeAll, linux.MatchAny, w.Private()); n != 0 {
+		if n, e := linux.FutexWake(at, linux.WakeAll, linux.MatchAny, w.Private()); e != 0 {
+			p.add(checkResults, "a wake of word %d returned %d", i, e)
+		} else if n != 0 {
 			p.add(checkLeftover, "%d waiters are left on word %d", n, i)
 		}
 	}
 }
 
-func (w *rings) close() error {
+func (w *completions) lost(overflow uint32, p problems) {
+	if overflow != 0 {
+		p.add(checkOverflow, "the kernel lost %d completions", overflow)
+	}
+}
+
+func (w *rings) release() error {
 	_, _, err := w.ring.Close()
-	for _, v := range w.vectors {
-		if e := v.Close(); err == nil {
-			err = e
-		}
+	if w.more != nil {
+		err = errors.Join(err, w.more())
 	}
-	if e := linux.Unmap(w.mem); err == nil {
-		err = e
-	}
-	return err
+	return errors.Join(err, linux.Unmap(w.mem))
 }

@@ -2,8 +2,9 @@
 // waits, by eBPF: requests, failures, and what is allocated and freed within the arming.
 // It is the only place that loads eBPF programs.
 //
-// Start returns an error that wraps [ErrCannot], says what is missing and how to get it,
-// where this kernel or this user cannot observe. Methods may be called from any thread,
+// Start returns an error that wraps a reason of package refusal, says what is missing and how
+// to get it, where this kernel or this user cannot observe; any other error of it is a fault
+// of this program. Methods may be called from any thread,
 // one at a time. Observing needs the kernel's BTF (CONFIG_DEBUG_INFO_BTF), CAP_BPF and
 // CAP_PERFMON, and the tracepoints in observe.c; where the kernel also has fentry and
 // fexit (CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS, and not refused), io_futex_wait() is
@@ -23,13 +24,15 @@ import (
 	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/link"
 
+	"aossim/internal/linux"
+	"aossim/internal/refusal"
 	"aossim/internal/result"
 )
 
 //go:generate go tool bpf2go -target bpfel -type thread -type site -cflags "-O2 -Wall -Werror -I/usr/include/x86_64-linux-gnu -I/usr/include/aarch64-linux-gnu" program observe.c
 
-// ErrCannot is wrapped where this kernel or this user cannot observe.
-var ErrCannot = errors.New("cannot observe the kernel here")
+// Share is which part of a run's time, or of its rounds, is observed after it.
+const Share = 4
 
 // Mode says whether and when the kernel is to be observed: after each run in a shorter
 // pass of its own, if this kernel and user can; the same, and it must be possible;
@@ -44,31 +47,49 @@ const (
 	Never      Mode = "no"
 )
 
-// Try finds out by doing whether the kernel can be observed, where it is to be. missing is
-// why not where it need not be possible, err where it must.
-func (m Mode) Try() (missing, err error) {
+// Plan is whether the kernel will be observed: the mode that was asked for, and why it cannot
+// be followed, nil where it can.
+type Plan struct {
+	Mode    Mode
+	Missing error
+}
+
+// NewPlan finds out by doing whether the kernel can be observed, where it is to be. The
+// error is Start's where it must be possible and is not.
+func NewPlan(m Mode) (Plan, error) {
+	p := Plan{Mode: m}
 	if m != IfPossible && m != Pass && m != All {
-		return nil, nil
+		return p, nil
 	}
 	o, err := Start(nil)
 	if err == nil {
 		o.Close()
-		return nil, nil
+		return p, nil
 	}
-	if m == IfPossible {
-		return err, nil
+	if !p.GoesOnWithout(err) {
+		return p, err
 	}
-	return nil, err
+	return p, nil
 }
 
-// Result is what a result says of the mode, where missing is why it could not be followed.
-func (m Mode) Result(missing error) result.Observer {
+// GoesOnWithout says whether a run goes on after an error of observing, and remembers it: it
+// does where observing need not be possible, so that what was measured does not suffer.
+func (p *Plan) GoesOnWithout(err error) bool {
+	if err == nil || p.Mode != IfPossible {
+		return false
+	}
+	p.Missing = err
+	return true
+}
+
+// Result is what a result says of the plan.
+func (p *Plan) Result() result.Observer {
 	switch {
-	case missing != nil:
-		return result.Observer{Mode: result.ObservedNot, Missing: missing.Error()}
-	case m == All:
+	case p.Missing != nil:
+		return result.Observer{Mode: result.ObservedNot, Missing: p.Missing.Error()}
+	case p.Mode == All:
 		return result.Observer{Mode: result.ObservedAll}
-	case m == IfPossible, m == Pass:
+	case p.Mode == IfPossible, p.Mode == Pass:
 		return result.Observer{Mode: result.ObservedPass}
 	}
 	return result.Observer{Mode: result.ObservedNot}
@@ -207,23 +228,29 @@ type Observer struct {
 	Timing Timing
 }
 
-// kernelTypes is how the kernel's BTF is found; a test has a kernel without it.
-var kernelTypes = btf.LoadKernelSpec
-
 // Start watches threads from now on, with fentry and fexit where the kernel takes them.
 func Start(threads []Watched) (*Observer, error) {
-	types, err := kernelTypes()
+	types, err := btf.LoadKernelSpec()
 	if err != nil {
-		return nil, fmt.Errorf("%w: the kernel's BTF cannot be read (%w); it needs CONFIG_DEBUG_INFO_BTF", ErrCannot, err)
+		return nil, refused("reading the kernel's BTF", err)
 	}
-	if o, err := load(threads, types, true); err == nil {
-		return o, nil
+	o, err := load(threads, types, byExit)
+	if errors.Is(err, refusal.ErrCannot) {
+		return load(threads, types, byTracepoints)
 	}
-	return load(threads, types, false)
+	return o, err
 }
 
-// load loads and attaches everything; exact with fentry and fexit.
-func load(threads []Watched, types *btf.Spec, exact bool) (o *Observer, err error) {
+// method says what load attaches.
+type method bool
+
+const (
+	byExit        method = true // fentry and fexit of io_futex_wait(), too
+	byTracepoints method = false
+)
+
+// load loads and attaches everything.
+func load(threads []Watched, types *btf.Spec, exact method) (o *Observer, err error) {
 	spec, err := loadProgram()
 	if err != nil {
 		return nil, err
@@ -303,7 +330,7 @@ func bake(spec *ebpf.CollectionSpec, name string, value any) error {
 var optional = []string{"on_cqring_wait", "on_softirq_entry", "on_softirq_exit", "on_bucket_lock"}
 
 // choose leaves in spec the programs that this kernel can take.
-func choose(spec *ebpf.CollectionSpec, types *btf.Spec, exact bool) error {
+func choose(spec *ebpf.CollectionSpec, types *btf.Spec, exact method) error {
 	other := "on_complete_res"
 	if n, err := arguments(types, "io_uring_complete"); err == nil && n > 4 {
 		other = "on_complete_cqe"
@@ -320,7 +347,7 @@ func choose(spec *ebpf.CollectionSpec, types *btf.Spec, exact bool) error {
 			if err := types.TypeByName(p.AttachTo, &f); err != nil && slices.Contains(optional, name) {
 				delete(spec.Programs, name)
 			} else if err != nil {
-				return fmt.Errorf("%w: the kernel has no function %s", ErrCannot, p.AttachTo)
+				return fmt.Errorf("%s: %w: it has no function %s", cannot, refusal.ErrLacking, p.AttachTo)
 			}
 		default:
 			if _, err := arguments(types, p.AttachTo); err == nil {
@@ -328,7 +355,7 @@ func choose(spec *ebpf.CollectionSpec, types *btf.Spec, exact bool) error {
 			} else if slices.Contains(optional, name) {
 				delete(spec.Programs, name)
 			} else {
-				return fmt.Errorf("%w: the kernel has no tracepoint %s (%w); it needs CONFIG_TRACEPOINTS, CONFIG_FTRACE_SYSCALLS and CONFIG_BPF_EVENTS", ErrCannot, p.AttachTo, err)
+				return fmt.Errorf("%s: %w: it has no tracepoint %s (%w); it needs CONFIG_TRACEPOINTS, CONFIG_FTRACE_SYSCALLS and CONFIG_BPF_EVENTS", cannot, refusal.ErrLacking, p.AttachTo, err)
 			}
 		}
 	}
@@ -353,19 +380,28 @@ func arguments(types *btf.Spec, tracepoint string) (int, error) {
 	return len(proto.Params), nil
 }
 
-// refused says why the kernel did not take a program.
+// cannot stands in front of a refusal.
+const cannot = "cannot observe the kernel here"
+
+// refused says why the kernel did not take a program: that it lacks something, that this
+// user may not, or that it could not be tried. A program that the verifier rejects is none of
+// these, and no refusal: it is this program's fault.
 func refused(doing string, err error) error {
-	way := ""
+	var rejected *ebpf.VerifierError
+	lacks := errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, btf.ErrNotFound) || errors.Is(err, os.ErrNotExist) || errors.Is(err, linux.ENOTSUPP)
+	fault := errors.Is(err, linux.EACCES) || errors.Is(err, linux.ErrInvalid) || errors.Is(err, linux.E2BIG) || errors.Is(err, linux.EFAULT)
 	switch {
+	case errors.As(err, &rejected) && fault && !lacks:
+		return fmt.Errorf("%s: the kernel's verifier rejects a program of aossim, which is a fault of aossim and worth a report: %w", doing, err)
+	case lacks:
+		return fmt.Errorf("%s: %w: %s: %w; it needs CONFIG_BPF_SYSCALL, CONFIG_BPF_EVENTS and CONFIG_DEBUG_INFO_BTF", cannot, refusal.ErrLacking, doing, err)
 	case errors.Is(err, os.ErrPermission):
-		way = "; run as root, or with CAP_BPF and CAP_PERFMON (setcap cap_bpf,cap_perfmon+ep), on a kernel that is not locked down"
-	case errors.Is(err, ebpf.ErrNotSupported), errors.Is(err, btf.ErrNotFound):
-		way = "; it needs CONFIG_BPF_SYSCALL, CONFIG_BPF_EVENTS and CONFIG_DEBUG_INFO_BTF"
+		return fmt.Errorf("%s: %w: %s: %w; run as root, or with CAP_BPF and CAP_PERFMON (setcap cap_bpf,cap_perfmon+ep), on a kernel that is not locked down", cannot, refusal.ErrForbidden, doing, err)
 	}
-	return fmt.Errorf("%w: %s: %w%s", ErrCannot, doing, err, way)
+	return fmt.Errorf("%s: %w: %s: %w", cannot, refusal.ErrUntried, doing, err)
 }
 
-func boolean(b bool) uint32 {
+func boolean(b method) uint32 {
 	if b {
 		return 1
 	}

@@ -9,33 +9,94 @@ import (
 	"os/exec"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/link"
 
 	"aossim/internal/linux"
 	"aossim/internal/linux/linuxtest"
+	"aossim/internal/refusal"
+	"aossim/internal/result"
 	"aossim/internal/uring"
 )
 
 func TestMain(m *testing.M) { os.Exit(linuxtest.Main(m)) }
 
-// observed watches the test's own thread, or skips where that is not possible.
-func observed(t *testing.T) *Observer {
+// started is Start. It skips the test where this user may not observe, or where the
+// kernel is too old; what this program needs is there since Linux 6.7, which has futex waits on
+// rings. A program that is rejected fails the test.
+func started(t *testing.T, threads ...Watched) *Observer {
 	t.Helper()
-	runtime.LockOSThread()
-	t.Cleanup(runtime.UnlockOSThread)
-	o, err := Start([]Watched{{ThreadID: linux.ThreadID(), Wrap: 1<<32 - 16}})
-	if errors.Is(err, ErrCannot) {
+	o, err := Start(threads)
+	switch {
+	case errors.Is(err, refusal.ErrForbidden):
 		t.Skip(err)
-	}
-	if err != nil {
+	case errors.Is(err, refusal.ErrLacking):
+		if e := uring.Probe(uring.OpFutexWait); e != nil {
+			t.Skipf("%v, and %v", err, e)
+		}
+		t.Fatalf("this kernel is new enough: %v", err)
+	case err != nil:
 		t.Fatal(err)
 	}
 	t.Cleanup(o.Close)
 	return o
+}
+
+// observed watches the test's own thread.
+func observed(t *testing.T) *Observer {
+	t.Helper()
+	runtime.LockOSThread()
+	t.Cleanup(runtime.UnlockOSThread)
+	return started(t, Watched{ThreadID: linux.ThreadID(), Wrap: 1<<32 - 16})
+}
+
+// TestRefusals: four things that went wrong are four things that are said. The verifier
+// rejects a real program.
+func TestRefusals(t *testing.T) {
+	bad := &ebpf.ProgramSpec{Name: "bad", Type: ebpf.SocketFilter, License: "MIT", Instructions: asm.Instructions{
+		asm.LoadMem(asm.R0, asm.R1, 1<<14, asm.DWord), // beyond its context
+		asm.Return(),
+	}}
+	_, err := ebpf.NewProgram(bad)
+	if errors.Is(err, os.ErrPermission) && !errors.As(err, new(*ebpf.VerifierError)) {
+		t.Skip(err)
+	}
+	if err == nil {
+		t.Fatal("the verifier takes anything")
+	}
+	if got := refused("loading", err); errors.Is(got, refusal.ErrCannot) || !strings.Contains(got.Error(), "a fault of aossim") {
+		t.Errorf("a rejected program: %v", got)
+	}
+	for reason, errs := range map[error][]error{
+		refusal.ErrLacking:   {ebpf.ErrNotSupported, btf.ErrNotFound, linux.ENOTSUPP, &ebpf.VerifierError{Cause: linux.ENOTSUPP}},
+		refusal.ErrForbidden: {syscall.EPERM, &ebpf.VerifierError{Cause: syscall.EPERM}, syscall.EACCES},
+		refusal.ErrUntried:   {syscall.ENOMEM, syscall.EMFILE, syscall.EBUSY},
+	} {
+		for _, err := range errs {
+			if got := refused("loading", fmt.Errorf("program x: %w", err)); !errors.Is(got, reason) {
+				t.Errorf("%v: %v, want %v", err, got, reason)
+			}
+		}
+	}
+}
+
+// TestPlan: where observing need not be possible a run goes on without, and says why.
+func TestPlan(t *testing.T) {
+	why := errors.New("why")
+	for mode, goesOn := range map[Mode]bool{IfPossible: true, Pass: false, All: false, Never: false} {
+		p := Plan{Mode: mode}
+		if p.GoesOnWithout(why) != goesOn {
+			t.Errorf("%s: goes on without: %t", mode, !goesOn)
+		}
+		if r := p.Result(); goesOn && (r.Mode != result.ObservedNot || r.Missing != "why") {
+			t.Errorf("%s: %+v", mode, r)
+		}
+	}
 }
 
 func since(t *testing.T, o *Observer, before Snapshot) (Thread, []Site) {
@@ -197,13 +258,7 @@ func TestNothingLeft(t *testing.T) {
 		return all
 	}
 	before := there()
-	o, err := Start([]Watched{{ThreadID: linux.ThreadID()}})
-	if errors.Is(err, ErrCannot) {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	o := started(t, Watched{ThreadID: linux.ThreadID()})
 	ours := there()
 	maps.DeleteFunc(ours, func(id string, _ bool) bool { return before[id] })
 	if len(ours) < 2*len(o.links)+len(o.collection.Maps) {
@@ -223,11 +278,9 @@ func TestNothingLeft(t *testing.T) {
 
 // TestMissing: what a kernel may lack is said, with the way out.
 func TestMissing(t *testing.T) {
-	t.Run("BTF", func(t *testing.T) {
-		defer func(f func() (*btf.Spec, error)) { kernelTypes = f }(kernelTypes)
-		kernelTypes = func() (*btf.Spec, error) { return nil, btf.ErrNotFound }
-		wants(t, "CONFIG_DEBUG_INFO_BTF")
-	})
+	if err := refused("reading the kernel's BTF", btf.ErrNotFound); !errors.Is(err, refusal.ErrLacking) || !strings.Contains(err.Error(), "CONFIG_DEBUG_INFO_BTF") {
+		t.Errorf("without BTF: %v", err)
+	}
 	types, err := btf.LoadKernelSpec()
 	if err != nil {
 		t.Skip(err)
@@ -239,10 +292,10 @@ func TestMissing(t *testing.T) {
 			}
 			spec := mustProgram(t)
 			spec.Programs[name].AttachTo = "no_such_tracepoint"
-			err := choose(spec, types, false)
+			err := choose(spec, types, byTracepoints)
 			if needed := err != nil; needed == isOptional(name) {
 				t.Errorf("%s without its tracepoint: %v", name, err)
-			} else if needed && (!errors.Is(err, ErrCannot) || !strings.Contains(err.Error(), "no_such_tracepoint")) {
+			} else if needed && (!errors.Is(err, refusal.ErrLacking) || !strings.Contains(err.Error(), "no_such_tracepoint")) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
@@ -257,7 +310,7 @@ func TestMissing(t *testing.T) {
 			}
 			done <- err
 		}()
-		if err := <-done; !errors.Is(err, ErrCannot) || !strings.Contains(err.Error(), "CAP_BPF") {
+		if err := <-done; !errors.Is(err, refusal.ErrForbidden) || !strings.Contains(err.Error(), "CAP_BPF") {
 			t.Errorf("without capabilities: %v", err)
 		}
 	})
@@ -278,17 +331,6 @@ func mustProgram(t *testing.T) *ebpf.CollectionSpec {
 		t.Fatal(err)
 	}
 	return spec
-}
-
-func wants(t *testing.T, part string) {
-	t.Helper()
-	o, err := Start(nil)
-	if err == nil {
-		o.Close()
-	}
-	if !errors.Is(err, ErrCannot) || !strings.Contains(err.Error(), part) {
-		t.Errorf("got %v, want something with %s", err, part)
-	}
 }
 
 // TestDecode: a thread's state as the kernel holds it, field by field.

@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 
 	"aossim/internal/linux"
+	"aossim/internal/refusal"
 )
 
 // symbols are the kernel's functions by address.
@@ -72,11 +73,15 @@ func (s symbols) name(address uint64) string {
 // (include/linux/proc_ns.h, PROC_PID_INIT_INO).
 const firstNamespace = 0xeffffffc
 
-// pidNamespace returns what identifies this process's pid namespace, zeros for the first.
+// pidNamespace returns what identifies this process's pid namespace, zeros for the first,
+// which is the only one of a kernel without CONFIG_PID_NS.
 func pidNamespace() (device, inode uint64, err error) {
 	device, inode, err = linux.FileIdentity("/proc/self/ns/pid")
 	if err != nil {
-		return 0, 0, fmt.Errorf("%w: %w; mount /proc", ErrCannot, err)
+		if _, e := os.Stat("/proc/self/stat"); e != nil {
+			return 0, 0, fmt.Errorf("%s: %w: %w; mount /proc", cannot, refusal.ErrUntried, err)
+		}
+		return 0, 0, nil
 	}
 	if inode == firstNamespace {
 		return 0, 0, nil
@@ -86,7 +91,7 @@ func pidNamespace() (device, inode uint64, err error) {
 
 // EnumValue returns the value of a name in one of the kernel's enums, by its BTF.
 func EnumValue(name string) (uint64, bool) {
-	types, err := kernelTypes()
+	types, err := btf.LoadKernelSpec()
 	if err != nil {
 		return 0, false
 	}

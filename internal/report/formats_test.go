@@ -15,6 +15,7 @@ import (
 	"time"
 
 	hdr "github.com/HdrHistogram/hdrhistogram-go"
+	"golang.org/x/perf/benchfmt"
 
 	"aossim/internal/compare"
 	"aossim/internal/result"
@@ -142,7 +143,9 @@ func TestHLog(t *testing.T) {
 // TestGoBench: benchstat takes the lines for what they are.
 func TestGoBench(t *testing.T) {
 	dir := t.TempDir()
-	for name, r := range map[string]*result.Result{"old.txt": microFixture(1), "new.txt": microFixture(1.3)} {
+	after := microFixture(1.3) // of another kernel
+	after.Environment.KernelRelease, after.Environment.KernelVersion = "7.1", "#2 SMP"
+	for name, r := range map[string]*result.Result{"old.txt": microFixture(1), "new.txt": after} {
 		if err := create(dir, name, func(w io.Writer) error { return GoBench(w, r) }); err != nil {
 			t.Fatal(err)
 		}
@@ -161,6 +164,43 @@ func TestGoBench(t *testing.T) {
 	for _, want := range []string{"sec/wait", "point=one_by_one", "+30.00%", "p=0.000 n=10"} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("no %q in what benchstat says: %s", want, out)
+		}
+	}
+}
+
+// TestGoBenchNames: names that end in a number are names, and none is GOMAXPROCS.
+func TestGoBenchNames(t *testing.T) {
+	r := fixture(1)
+	for i, name := range []string{"imu-1", "imu-2", "imu"} {
+		g := r.Runs[0].Phases[0].Groups[0]
+		g.Name = name
+		g.Handled = int64(1000 * (i + 1))
+		r.Runs[0].Phases[0].Groups = append(r.Runs[0].Phases[0].Groups, g)
+	}
+	m := microFixture(1)
+	m.Runs[0].Micro[0].Name = "m-16"
+	for _, r := range []*result.Result{r, m} {
+		var b bytes.Buffer
+		if err := GoBench(&b, r); err != nil {
+			t.Fatal(err)
+		}
+		seen := map[string]bool{}
+		for read := benchfmt.NewReader(&b, "x"); read.Scan(); {
+			switch rec := read.Result().(type) {
+			case *benchfmt.Result:
+				base, parts := rec.Name.Parts()
+				for _, p := range parts {
+					if strings.HasPrefix(string(p), "-") {
+						t.Errorf("%s: %s is taken for GOMAXPROCS", base, p)
+					}
+				}
+				seen[string(rec.Name.Full())] = true
+			case *benchfmt.SyntaxError:
+				t.Error(rec)
+			}
+		}
+		if want := map[bool]int{true: 1, false: 6}[r == m]; len(seen) != want {
+			t.Errorf("%d names, want %d: %v", len(seen), want, seen)
 		}
 	}
 }

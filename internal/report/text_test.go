@@ -3,10 +3,12 @@ package report
 import (
 	"bytes"
 	"flag"
-	"math"
+	"html"
 	"os"
+	"strings"
 	"testing"
 
+	"aossim/internal/compare"
 	"aossim/internal/result"
 )
 
@@ -108,18 +110,130 @@ func TestEmpty(t *testing.T) {
 	}
 }
 
-// TestRaceWindow holds the inference to the figures published for a 6-core arm64
-// board: 12 % and 28 % of the arms failed at 12,200 messages/s.
-func TestRaceWindow(t *testing.T) {
-	for _, c := range []struct{ rate, window, one float64 }{{0.12, 10, 0.94}, {0.28, 27, 0.85}} {
-		if got := raceWindow(c.rate, 12200) / 1000; math.Abs(got-c.window) > 0.5 {
-			t.Errorf("rate %g: window %g us, want %g", c.rate, got, c.window)
+// TestResultsOfBefore: results that commit 8240770 wrote are read, and text, page and comparison
+// say of them what that commit's said, but for what was wrong with it.
+func TestResultsOfBefore(t *testing.T) {
+	const dir = "testdata/8240770/"
+	// Columns may be wider or narrower.
+	words := func(text string) string {
+		var lines []string
+		for _, line := range strings.Split(strings.TrimSpace(text), "\n") {
+			lines = append(lines, strings.Join(strings.Fields(line), " "))
 		}
-		if got := oneBehind(c.rate); math.Abs(got-c.one) > 0.006 {
-			t.Errorf("rate %g: %g are one behind, want %g", c.rate, got, c.one)
+		return strings.Join(lines, "\n")
+	}
+	// What was wrong: this one name stood for three formulas, here for what was published.
+	mended := strings.NewReplacer("phase messages/s", "phase published/s")
+	check := func(name string, got []byte) {
+		t.Helper()
+		want, err := os.ReadFile(dir + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := words(string(got)), mended.Replace(words(string(want))); got != want {
+			a, b := strings.Split(got, "\n"), strings.Split(want, "\n")
+			for i := range min(len(a), len(b)) {
+				if a[i] != b[i] {
+					t.Errorf("%s, line %d:\n%s\nwas\n%s", name, i+1, a[i], b[i])
+				}
+			}
+			if len(a) != len(b) {
+				t.Errorf("%s: %d lines, were %d", name, len(a), len(b))
+			}
 		}
 	}
-	if got := oneBehind(0); got != 1 {
-		t.Errorf("in the limit all are one behind, not %g", got)
+	for _, name := range []string{"load", "waits", "scalar", "eagain"} {
+		r, err := result.Load(dir + name + ".json")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var b bytes.Buffer
+		if err := Text(&b, r); err != nil {
+			t.Fatal(err)
+		}
+		check(name+".txt", b.Bytes())
+		of := []*result.Result{r}
+		c, err := compare.Compare(of, of, of, compare.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Reset()
+		if err := Comparison(&b, c); err != nil {
+			t.Fatal(err)
+		}
+		check(name+"-compared.txt", b.Bytes())
+		b.Reset()
+		if err := ComparisonMarkdown(&b, c); err != nil {
+			t.Fatal(err)
+		}
+		check(name+"-compared.md", b.Bytes())
+		p, err := newPage(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var captions strings.Builder
+		for _, plot := range p.Plots {
+			captions.WriteString(html.EscapeString(plot.Text) + "\n")
+		}
+		if name != "load" { // several runs, which the page pooled
+			check(name+"-captions.txt", []byte(captions.String()))
+		}
+		if want := 5; name == "load" && len(p.Plots) < want {
+			t.Errorf("%d plots, want %d", len(p.Plots), want)
+		}
+	}
+}
+
+// TestSameTables: a page and the text show the same tables, cell by cell.
+func TestSameTables(t *testing.T) {
+	for name, r := range map[string]*result.Result{"loops": fixture(2), "micro": microFixture(1)} {
+		var b bytes.Buffer
+		if err := Text(&b, r); err != nil {
+			t.Fatal(err)
+		}
+		p, err := newPage(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cells := 0
+		for _, tab := range append(p.Tables, p.More...) {
+			for _, cellsOf := range tab.Rows {
+				for _, cell := range cellsOf {
+					cells++
+					if !strings.Contains(b.String(), strings.TrimSpace(cell)) {
+						t.Errorf("%s: %q of %q is not in the text", name, cell, tab.Title)
+					}
+				}
+			}
+		}
+		if cells < 50 {
+			t.Errorf("%s: %d cells in %d tables of %d", name, cells, len(p.Tables)+len(p.More), len(tables(r)))
+		}
+	}
+}
+
+// TestNeverPooled: of several runs a page's percentile is the median of the runs', not that
+// of all their values.
+func TestNeverPooled(t *testing.T) {
+	r := &result.Result{}
+	for _, v := range []int64{1000, 2000, 90_000} { // the last run has most values
+		g := result.Group{Name: "g", Subscribers: 1, Counts: result.Counts{Arms: 1}, Histograms: result.NewHistograms()}
+		g.Histograms.Rearm.RecordMany(v, v)
+		for i := range g.OverTime {
+			g.OverTime[i].Arms, g.OverTime[i].EAGAIN = v, v/1000*10
+		}
+		r.Runs = append(r.Runs, result.Run{Phases: []result.Phase{{Name: "p", DurationNS: 1e9, Groups: []result.Group{g}}}})
+	}
+	p, err := newPage(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := p.Plots[0].Text; !strings.Contains(got, "p50 2.00 us") {
+		t.Errorf("of medians 1, 2 and 90 us: %s", got)
+	}
+	for _, c := range p.Plots {
+		if strings.HasPrefix(c.Title, "-EAGAIN") && !strings.Contains(c.Text, "1.00 to 1.00 %") {
+			t.Errorf("of rates of 1 %%: %s", c.Text)
+		}
 	}
 }

@@ -1,23 +1,23 @@
 package sim
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"runtime"
+	"slices"
 	"time"
 
 	"aossim/channel"
 	"aossim/eventloop"
+	"aossim/internal/actors"
 	"aossim/internal/linux"
 	"aossim/internal/result"
+	"aossim/scenarios"
 )
 
 // ActorCommand is the first argument of an actor process, and NopCommand that of
-// a process which ends at once (the fork load). They are the program's own affair
-// and not part of its command line.
+// a process which ends at once (the fork load).
 const (
 	ActorCommand = "actor-process"
 	NopCommand   = "actor-nop"
@@ -29,17 +29,14 @@ const (
 	eventfdsFD = 4
 )
 
-// order is what an actor process is told on its standard input.
+// order is what an actor process is told.
 type order struct {
-	Plan       *Plan
-	Process    int
-	Controller int // its process number
+	Plan    *Plan
+	Process int
 }
 
-// report is what an actor process answers on its standard output when it ends.
+// report is what an actor process answers when it ends.
 type report struct {
-	Error       string
-	Missing     bool // the error is that this user or kernel cannot do it
 	Collections int64
 	Actors      []actorReport
 }
@@ -58,22 +55,16 @@ type phaseReport struct {
 	Warmup result.Counts
 }
 
-// ActorMain is an actor process: it takes its orders from in, runs until the
-// controller says stop, answers on out, and returns its exit code. It must be the
-// only thing its process does.
+// ActorMain is an actor process: it does its orders until the controller says stop, answers
+// on out, and returns its exit code. It must be the only thing its process does.
 func ActorMain(in io.Reader, out io.Writer) int {
-	var o order
-	r, err := &report{}, json.NewDecoder(in).Decode(&o)
-	if err == nil {
-		r, err = o.run()
-	}
-	if err != nil {
-		r.Error, r.Missing = err.Error(), errors.Is(err, linux.ErrNoRealTime)
-	}
-	if e := json.NewEncoder(out).Encode(r); e != nil || err != nil {
-		return 1
-	}
-	return 0
+	return actors.Serve(in, out, func(o order, c *actors.Conversation) error {
+		r, err := o.run()
+		if err != nil {
+			return err
+		}
+		return c.Say(r, nil)
+	})
 }
 
 // mindEvery is how often the minders look. More often would show: every ordinary
@@ -93,27 +84,23 @@ func (o *order) run() (*report, error) {
 	}
 	ctl := newControl(mem)
 	mine := p.Processes[o.Process].Actors
-	loads := p.Actors[mine[0]].Kind == load
-	runtime.LockOSThread()
-	if err := linux.DieWithParent(o.Controller, p.external(o.Process)); err != nil {
+	channels, err := p.channels(mem, channel.Open)
+	if err != nil {
 		return r, err
 	}
-	// The controller decides when to end: a signal to everybody must not take the
-	// measurements with it. An external load has to hear that the controller died.
-	linux.IgnoreSignals(!loads)
-	channels := p.open(mem, false)
-	if loads {
+	if p.kind(o.Process) != actors.Measuring {
 		return r, o.runLoads(ctl, channels, r)
 	}
 	if p.Lock {
 		if err := linux.LockMemory(); err != nil {
-			return r, fmt.Errorf("%w; %w", err, linux.ErrNoRealTime)
+			return r, err
 		}
 	}
 	// From here until the last actor has left.
-	linux.NoCollections()
-	before := collections()
+	actors.NoCollections()
+	before := actors.Collections()
 
+	sh := shared{ctl, channels, eventfds}
 	done := make(chan outcome, len(mine))
 	minders := make(chan *eventloop.Minder, len(mine))
 	for _, i := range mine {
@@ -121,7 +108,7 @@ func (o *order) run() (*report, error) {
 			go func() { done <- o.runLoad(i, ctl, channels) }()
 			continue
 		}
-		go func() { done <- o.runActor(i, ctl, channels, eventfds, minders) }()
+		go func() { done <- o.runActor(i, sh, minders) }()
 	}
 	var minded []*eventloop.Minder
 	var counted []func()
@@ -151,7 +138,7 @@ func (o *order) run() (*report, error) {
 	for _, warmups := range counted {
 		warmups()
 	}
-	r.Collections = collections() - before
+	r.Collections = actors.Collections() - before
 	return r, nil
 }
 
@@ -161,24 +148,9 @@ type outcome struct {
 	err     error
 }
 
-// collections returns how many garbage collections this process has done. It
-// stops the world, so no actor may be running.
-func collections() int64 {
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return int64(m.NumGC)
-}
-
 // become gives the calling thread, which it locks, the actor's policy and place.
 func (a *actorPlan) become() (result.Actor, error) {
-	runtime.LockOSThread()
-	// As ps, top and bpftrace will show it.
-	linux.NameThread(a.Kind[:3] + " " + a.Group)
-	cpus, err := linux.SetAffinity(a.CPUs)
-	if err != nil {
-		return result.Actor{}, err
-	}
-	got, err := linux.SetSched(a.Sched)
+	got, cpus, err := actors.Become(a.Kind[:3]+" "+a.Group, a.CPUs, a.Sched)
 	return result.Actor{Kind: a.Kind, Policy: got.Policy.String(), Priority: got.Priority, CPUs: cpus}, err
 }
 
@@ -215,84 +187,100 @@ func (p *Plan) warmups(windows []*eventloop.Stats, phases []phaseReport) {
 	}
 }
 
-func (o *order) runActor(i int, ctl *control, channels []*channel.Channel, eventfds []*os.File, minders chan<- *eventloop.Minder) (d outcome) {
+// shared is what the actors of a process have in common.
+type shared struct {
+	*control
+	channels []*channel.Channel
+	eventfds []*os.File
+}
+
+func (o *order) runActor(i int, sh shared, minders chan<- *eventloop.Minder) (d outcome) {
 	p, a := o.Plan, &o.Plan.Actors[i]
-	fail := func(err error) outcome { return outcome{err: fmt.Errorf("%s: %w", a.Kind, err)} }
 	d.report.Actor = i
 	// The thread has its priority before it makes its ring and arms: the kernel
 	// queues waiters by it.
 	var err error
-	if d.report.Granted, err = a.become(); err != nil {
-		return fail(err)
+	if d.report.Granted, err = a.become(); err == nil {
+		sh.thread(i).Store(uint64(linux.ThreadID()))
+		windows, phases := p.stats(a)
+		d.report.Phases, d.warmups = phases, func() { p.warmups(windows, phases) }
+		if a.Kind == publisher {
+			err = p.publish(i, sh, windows)
+		} else {
+			err = p.subscribe(i, sh, windows, &d.report, minders)
+		}
 	}
-	ctl.thread(i).Store(uint64(linux.ThreadID()))
-	windows, phases := p.stats(a)
-	progress := ctl.progress(i)
-	if a.Kind == publisher {
-		c, err := p.publisherConfig(a, channels, eventfds)
-		if err != nil {
-			return fail(err)
-		}
-		pub, err := eventloop.NewPublisher(c, &ctl.windows, progress, windows)
-		if err != nil {
-			return fail(err)
-		}
-		ctl.ready(i).Store(1)
-		err = pub.Run()
-		if e := pub.Close(); err == nil {
-			err = e
-		}
-		if err != nil {
-			return fail(err)
-		}
-	} else {
-		c, err := p.subscriberConfig(a)
-		if err != nil {
-			return fail(err)
-		}
-		if c.Break != nil {
-			if c.Tracing, err = linux.OpenTracing(); err != nil {
-				return fail(err)
-			}
-			defer c.Tracing.Close()
-		}
-		for n, ch := range a.Channels {
-			in := eventloop.In{Channel: channels[ch], Private: p.Channels[ch].Private}
-			if len(a.Eventfds) > 0 {
-				in.Eventfd = eventfds[a.Eventfds[n]]
-			}
-			c.Ins = append(c.Ins, in)
-		}
-		sub := eventloop.NewSubscriber(c, &ctl.windows, progress, windows)
-		minders <- eventloop.NewMinder(sub)
-		ctl.ready(i).Store(1)
-		if err := sub.Run(); err != nil {
-			return fail(err)
-		}
-		d.report.Total, d.report.Cancelled = sub.Total(), sub.Cancelled
+	if err != nil {
+		d.err = fmt.Errorf("%s: %w", a.Kind, err)
 	}
-	d.report.Phases, d.warmups = phases, func() { p.warmups(windows, phases) }
 	return d
 }
 
-func (p *Plan) publisherConfig(a *actorPlan, channels []*channel.Channel, eventfds []*os.File) (eventloop.PublisherConfig, error) {
+func (p *Plan) publish(i int, sh shared, windows []*eventloop.Stats) error {
+	c, err := p.publisherConfig(&p.Actors[i], sh)
+	if err != nil {
+		return err
+	}
+	pub, err := eventloop.NewPublisher(c, &sh.windows, sh.progress(i), windows)
+	if err != nil {
+		return err
+	}
+	sh.ready(i).Store(1)
+	return errors.Join(pub.Run(), pub.Close())
+}
+
+func (p *Plan) subscribe(i int, sh shared, windows []*eventloop.Stats, r *actorReport, minders chan<- *eventloop.Minder) error {
+	a := &p.Actors[i]
+	c, err := p.subscriberConfig(a)
+	if err != nil {
+		return err
+	}
+	if c.Break != nil {
+		if c.Tracing, err = linux.OpenTracing(); err != nil {
+			return err
+		}
+		defer c.Tracing.Close()
+	}
+	for n, ch := range a.Channels {
+		in := eventloop.In{Channel: sh.channels[ch], Private: p.Channels[ch].Private}
+		if len(a.Eventfds) > 0 {
+			in.Eventfd = sh.eventfds[a.Eventfds[n]]
+		}
+		for other := range p.Actors {
+			if p.Actors[other].Kind == publisher && slices.Contains(p.Actors[other].Channels, ch) {
+				in.Publishing = append(in.Publishing, sh.progress(other).Publishing)
+			}
+		}
+		c.Ins = append(c.Ins, in)
+	}
+	sub := eventloop.NewSubscriber(c, &sh.windows, sh.progress(i), windows)
+	minders <- eventloop.NewMinder(sub)
+	sh.ready(i).Store(1)
+	if err := sub.Run(); err != nil {
+		return err
+	}
+	r.Total, r.Cancelled = sub.Total(), sub.Cancelled
+	return nil
+}
+
+func (p *Plan) publisherConfig(a *actorPlan, sh shared) (eventloop.PublisherConfig, error) {
 	pub := &p.Scenario.Publishers[a.Entry]
 	c := eventloop.PublisherConfig{
 		Rate: float64(pub.Rate), Arrival: arrivals[pub.Arrival], Burst: pub.Burst,
-		Seed: a.Seed, Offset: a.Offset, URing: pub.Wake == "io_uring", Active: a.Active,
+		Seed: a.Seed, Offset: a.Offset, URing: pub.Wake == scenarios.WakeURing, Active: a.Active,
 	}
 	self := linux.ProcessIdentity(os.Getpid())
 	for n, ch := range a.Channels {
-		pub, _, err := channels[ch].Claim(a.Slots[n], self, linux.ProcessAlive)
+		pub, _, err := sh.channels[ch].Claim(a.Slots[n], self, linux.ProcessAlive)
 		if err != nil {
 			return c, err
 		}
 		o := eventloop.Out{
-			Channel: pub, Word: channels[ch].Word(),
+			Channel: pub, Word: sh.channels[ch].Word(),
 			Private: p.Channels[ch].Private, Futex: p.Channels[ch].Futex,
 		}
 		for _, f := range p.Channels[ch].Eventfds {
-			o.Eventfds = append(o.Eventfds, eventfds[f])
+			o.Eventfds = append(o.Eventfds, sh.eventfds[f])
 		}
 		c.Outs = append(c.Outs, o)
 	}

@@ -23,7 +23,7 @@ import (
 )
 
 // Run runs the plan. A run that began always gives a result, with Interrupted or
-// Broken set where it did not end as it should; the error wraps machine.ErrCannot.
+// Broken set where it did not end as it should; the error wraps refusal.ErrCannot.
 func (p *Plan) Run(ctx context.Context) (*result.Result, error) {
 	// Actor processes are tied to the thread that starts them.
 	runtime.LockOSThread()
@@ -40,61 +40,66 @@ func (p *Plan) Run(ctx context.Context) (*result.Result, error) {
 	}
 	defer linux.SetProcessAffinity(p.CPUs)
 
-	o := p.Options
-	r := machine.NewResult(p.Scenario, o.list(), o.NoRT)
-	r.Observer = p.Observe.Result(p.Unobserved)
+	r := machine.NewResult(p.Scenario, p.Options.list(), p.Options.NoRT)
+	r.Observer = p.Observe.Result()
 	if dma, err := linux.HoldDMALatency(); err == nil {
 		defer dma.Close()
 		r.Environment.DMALatency = "0 us"
 	} else {
 		r.Environment.DMALatency = "not held: " + err.Error()
 	}
-	// Each pass is of all phases; a run may be followed by an observed one.
-	passes := []*controller{{plan: p, observes: r.Observer.Mode == result.ObservedAll}}
-	if r.Observer.Mode == result.ObservedPass {
-		passes = append(passes, &controller{plan: p.observedPass(), observes: true})
-	}
-	total := time.Duration(0)
-	for _, c := range passes {
-		total += c.plan.length()
-	}
-	for i := range max(1, o.Runs) {
-		before := total * time.Duration(i)
-		for n, of := range passes {
-			c := &controller{plan: of.plan, observes: of.observes, number: i, before: before, total: total * time.Duration(max(1, o.Runs)), pass: n > 0}
-			before += c.plan.length()
-			run, err := c.run(ctx)
-			switch {
-			case errors.Is(err, machine.ErrCannot) && i == 0 && n == 0:
-				return nil, err
-			case errors.Is(err, observe.ErrCannot) && p.Observe == observe.IfPossible:
-				// It could when the plan was made; what was measured is not to suffer.
-				r.Observer = p.Observe.Result(err)
-				passes = passes[:1]
-				continue
-			}
-			if n == 0 {
-				r.Runs = append(r.Runs, run)
-				r.Environment.SharedPages = int64(c.page)
-			} else {
-				addObserved(&r.Runs[i], &run)
-			}
-			runtime.GC() // between runs nobody is starved
-			if ctx.Err() != nil {
-				r.Interrupted = true
-				return r, nil
-			}
-			if err != nil {
-				r.Broken = err.Error()
-				if n > 0 {
-					r.Broken = observedName + r.Broken
-				}
-				return r, nil
-			}
-		}
+	passes := &passes{plan: p, pass: p.observedPass(), result: r}
+	if err := p.Options.Repeat(ctx, r, func(number int) (result.Run, error) { return passes.run(ctx, number) }); err != nil {
+		return nil, err
 	}
 	return r, nil
 }
+
+// passes are what a run consists of: all phases, and in an observed pass once more.
+type passes struct {
+	plan, pass *Plan
+	result     *result.Result
+	done       time.Duration
+}
+
+// all is how long all passes of all runs take.
+func (ps *passes) all() time.Duration {
+	one := ps.plan.length()
+	if ps.result.Observer.Mode == result.ObservedPass {
+		one += ps.pass.length()
+	}
+	return one * time.Duration(max(1, ps.plan.Options.Runs))
+}
+
+// run does one run. What its observed pass met is its error, and does not take away what was
+// measured.
+func (ps *passes) run(ctx context.Context, number int) (result.Run, error) {
+	defer runtime.GC() // between runs nobody is starved
+	c := &controller{plan: ps.plan, number: number, observes: ps.result.Observer.Mode == result.ObservedAll, before: ps.done, total: ps.all()}
+	run, err := c.run(ctx)
+	ps.done += ps.plan.length()
+	ps.result.Environment.SharedPages = int64(c.page)
+	if err != nil || ctx.Err() != nil || ps.result.Observer.Mode != result.ObservedPass {
+		return run, err
+	}
+	runtime.GC()
+	c = &controller{plan: ps.pass, number: number, observes: true, pass: true, before: ps.done, total: ps.all()}
+	observed, err := c.run(ctx)
+	ps.done += ps.pass.length()
+	if errors.Is(err, errObserve) && ps.plan.Observe.GoesOnWithout(err) {
+		// It could when the plan was made.
+		ps.result.Observer = ps.plan.Observe.Result()
+		return run, nil
+	}
+	addObserved(&run, &observed)
+	if err != nil {
+		err = errors.New(observedName + err.Error())
+	}
+	return run, err
+}
+
+// errObserve is wrapped by the error of a pass whose observer did not start.
+var errObserve = errors.New("starting to observe")
 
 // controller leads one run.
 type controller struct {
@@ -137,7 +142,9 @@ func (c *controller) run(ctx context.Context) (result.Run, error) {
 		c.tracing, err = linux.OpenTracing()
 	}
 	if err == nil && c.observes {
-		err = c.observe()
+		if err = c.observe(); err != nil {
+			err = fmt.Errorf("%w: %w", errObserve, err)
+		}
 	}
 	if err == nil {
 		dog, e := startWatchdog(c.plan.highest(), c.plan.Housekeeping, c.kill)
@@ -184,7 +191,9 @@ func (c *controller) start(ctx context.Context) error {
 	}
 	c.page = page
 	c.control = newControl(mem)
-	c.channels = p.open(mem, true)
+	if c.channels, err = p.channels(mem, channel.Create); err != nil {
+		return err
+	}
 	c.words = make([]uint32, len(c.channels))
 	c.moved, c.base = make([]uint64, len(c.channels)), make([]uint64, len(c.channels))
 	for i, ch := range c.channels {

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"aossim/internal/result"
+	"aossim/scenarios"
 )
 
 // gather makes a run's result of what the actors reported and of what the
@@ -21,7 +22,7 @@ func (c *controller) gather(complete bool) result.Run {
 		if p.report == nil {
 			continue
 		}
-		process := result.Process{Group: p.Group, PID: p.cmd.Process.Pid, Collections: p.report.Collections, Locked: c.plan.Lock && c.plan.Actors[p.Actors[0]].Kind != load}
+		process := result.Process{Group: p.Group, PID: p.PID(), Collections: p.report.Collections, Locked: c.plan.Lock && c.plan.Actors[p.Actors[0]].Kind != load}
 		for i := range p.report.Actors {
 			a := &p.report.Actors[i]
 			reports[a.Actor] = a
@@ -33,6 +34,17 @@ func (c *controller) gather(complete bool) result.Run {
 	for i, truth := range c.phases {
 		run.Phases = append(run.Phases, c.phase(i, truth, reports))
 	}
+	c.check(&run, reports, dead)
+	if complete && len(run.Phases) > 0 {
+		for _, t := range c.plan.Scenario.Expect {
+			run.Checks = append(run.Checks, expect(t, run.Phases))
+		}
+	}
+	return run
+}
+
+// check adds what must hold for the run to be believed.
+func (c *controller) check(run *result.Run, reports []*actorReport, dead []string) {
 	check := func(name string, problems []string, detail string, args ...any) {
 		k := result.Check{Name: name, Pass: len(problems) == 0, Detail: strings.Join(problems, "; ")}
 		if k.Pass {
@@ -42,7 +54,7 @@ func (c *controller) gather(complete bool) result.Run {
 	}
 	check("actors", dead, "%d processes ended in order", len(c.processes))
 	if len(run.Phases) == 0 {
-		return run // nothing was measured that could be checked
+		return // nothing was measured that could be checked
 	}
 	messages, problems := c.accounts(reports, run.Phases)
 	check("accounts", problems, "published = handled + overrun for every subscriber in every phase, %d messages", messages)
@@ -64,12 +76,6 @@ func (c *controller) gather(complete bool) result.Run {
 	check("major faults", some(all.MajorFaults, "major page faults in actor threads"), "none")
 	check("disturbances", nil, "%d minor faults, %d EINTR, %d involuntary and %d voluntary switches of actor threads in the phases",
 		all.MinorFaults, all.EINTR, all.InvoluntarySwitches, all.VoluntarySwitches)
-	if complete {
-		for _, t := range c.plan.Scenario.Expect {
-			run.Checks = append(run.Checks, expect(t, run.Phases))
-		}
-	}
-	return run
 }
 
 func some(n int64, what string) []string {
@@ -190,7 +196,7 @@ func (c *controller) phase(i int, truth phaseTruth, reports []*actorReport) resu
 			sub := &c.plan.Scenario.Subscribers[a.Entry]
 			g.Subscribers++
 			g.Channels = len(a.Channels)
-			g.Wait, g.Submit = sub.Wait, sub.Submit
+			g.Wait, g.Submit = sub.Wait, string(sub.Submit)
 			g.Offered += c.offered(n, i)
 			g.LonePeriodic = c.lonePeriodic(a, i)
 		}
@@ -218,14 +224,14 @@ func (c *controller) phase(i int, truth phaseTruth, reports []*actorReport) resu
 func (c *controller) lonePeriodic(sub *actorPlan, phase int) bool {
 	publishers := 0
 	for _, ch := range sub.Channels {
-		if p := c.plan; p.Scenario.Subscribers[sub.Entry].Wait != "io_uring_waitv" {
+		if !c.plan.waitOf(sub).OneArm {
 			publishers = 0 // each channel has an arm of its own
 		}
 		for n, a := range c.plan.Actors {
 			if a.Kind != publisher || !c.activeIn(n, phase) || !slices.Contains(a.Channels, ch) {
 				continue
 			}
-			if publishers++; publishers > 1 || c.plan.Scenario.Publishers[a.Entry].Arrival != "periodic" {
+			if publishers++; publishers > 1 || c.plan.Scenario.Publishers[a.Entry].Arrival != scenarios.Periodic {
 				return false
 			}
 		}

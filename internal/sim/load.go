@@ -218,11 +218,9 @@ func (l *loadThread) hash(p eventloop.Progress) error {
 	return err
 }
 
-// leftMask is the bitset of waits that are to be left behind.
-const leftMask = 1 << 31
-
 // rings closes rings that have waits armed, and looks whether the kernel still has
-// those: at once, and in every other turn a while later.
+// those: at once, and in every other turn a while later. It counts them by waking them all,
+// as nobody else waits on its word.
 func (l *loadThread) rings(p eventloop.Progress) error {
 	const waits, later = 8, 50 * time.Millisecond
 	var left, armed [2]int64
@@ -232,9 +230,9 @@ func (l *loadThread) rings(p eventloop.Progress) error {
 		if err != nil {
 			return err
 		}
-		word := l.words[turn/2%len(l.words)]
+		word := l.words[0]
 		for range waits {
-			ring.Push(uring.FutexWait(linux.WordAddress(word), word.Load(), leftMask, uring.FutexU32, 0))
+			ring.Push(uring.FutexWait(linux.WordAddress(word), word.Load(), linux.MatchAny, uring.FutexU32, 0))
 		}
 		e := ring.Enter(0, 0)
 		ring.Abandon()
@@ -244,7 +242,7 @@ func (l *loadThread) rings(p eventloop.Progress) error {
 		if turn%2 == 1 {
 			time.Sleep(later)
 		}
-		n, _ := linux.FutexWake(word, linux.WakeAll, leftMask, false)
+		n, _ := linux.FutexWake(word, linux.WakeAll, linux.MatchAny, false)
 		left[turn%2] += int64(n)
 		armed[turn%2] += waits
 		turn++

@@ -12,10 +12,9 @@ import (
 // observedName stands in front of what is said about the observed pass.
 const observedName = "observed pass: "
 
-// An observed pass takes a quarter of the time, but a second a phase at least where
+// An observed pass takes observe.Share of the time, but a second a phase at least where
 // the phase is as long, and warms up for no longer than it has to.
 const (
-	observedShare  = 4
 	observedLeast  = time.Second
 	observedWarmup = 200 * time.Millisecond
 )
@@ -24,7 +23,7 @@ const (
 func (p *Plan) observedPass() *Plan {
 	pass, scenario := *p, *p.Scenario
 	d := time.Duration(scenario.Duration)
-	scenario.Duration = scenarios.Duration(max(d/observedShare, min(d, observedLeast)))
+	scenario.Duration = scenarios.Duration(max(d/observe.Share, min(d, observedLeast)))
 	pass.Scenario = &scenario
 	pass.Options.Warmup = min(pass.Options.Warmup, observedWarmup)
 	return &pass
@@ -33,12 +32,6 @@ func (p *Plan) observedPass() *Plan {
 // length returns how long all windows of a pass take.
 func (p *Plan) length() time.Duration {
 	return time.Duration(len(p.Scenario.Phases)) * (p.Options.Warmup + time.Duration(p.Scenario.Duration))
-}
-
-// armsOnRing says whether a subscriber's arms are requests on a ring.
-func (p *Plan) armsOnRing(a *actorPlan) bool {
-	wait := p.Scenario.Subscribers[a.Entry].Wait
-	return wait == "io_uring" || wait == "io_uring_waitv"
 }
 
 // observed is what the kernel did in a phase.
@@ -54,7 +47,7 @@ func (c *controller) observe() (err error) {
 	var threads []observe.Watched
 	for i := range c.plan.Actors {
 		a := &c.plan.Actors[i]
-		if a.Kind != subscriber || !c.plan.armsOnRing(a) {
+		if a.Kind != subscriber || !c.plan.waitOf(a).Observable() {
 			continue
 		}
 		w := observe.Watched{ThreadID: int(c.control.thread(i).Load()), Wrap: c.channels[a.Channels[0]].Wrap()}

@@ -11,10 +11,12 @@ import (
 
 	"aossim/channel"
 	"aossim/eventloop"
+	"aossim/internal/actors"
 	"aossim/internal/linux"
 	"aossim/internal/observe"
 	"aossim/internal/result"
 	"aossim/internal/uring"
+	"aossim/internal/wait"
 	"aossim/scenarios"
 )
 
@@ -41,9 +43,7 @@ type Plan struct {
 	// threads that are no actors.
 	CPUs         []int
 	Housekeeping []int
-	// Observe is how the kernel is, and Unobserved why it cannot be, nil where it can.
-	Observe    observe.Mode `json:"-"`
-	Unobserved error        `json:"-"`
+	Observe      observe.Plan `json:"-"`
 }
 
 // window is a stretch in which the controller changes nothing.
@@ -99,7 +99,7 @@ const maxEventfds = 900
 //
 //	0    window (futex word)
 //	64   start, end of publishing
-//	128  a line an actor: count, done, ready, thread, broke
+//	128  a line an actor: count, done, ready, thread, broke, publishing
 const (
 	lineSize     = 64
 	timesOffset  = lineSize
@@ -118,13 +118,13 @@ func newControl(mem []byte) *control {
 }
 
 func (c *control) line(i int) []atomic.Uint64 {
-	return linux.Uint64sAt(c.mem, actorsOffset+lineSize*i, 5)
+	return linux.Uint64sAt(c.mem, actorsOffset+lineSize*i, 6)
 }
 
 // progress returns what an actor tells while it runs.
 func (c *control) progress(i int) eventloop.Progress {
 	line := c.line(i)
-	return eventloop.Progress{Count: &line[0], Done: &line[1], Broke: &line[4]}
+	return eventloop.Progress{Count: &line[0], Done: &line[1], Broke: &line[4], Publishing: &line[5]}
 }
 
 // ready is not 0 once an actor waits for its first window.
@@ -153,19 +153,27 @@ func (p *Plan) size() int {
 	return (size + page - 1) / page * page
 }
 
-// open returns the plan's channels in shared memory, laid out first where create
-// is set.
-func (p *Plan) open(mem []byte, create bool) []*channel.Channel {
-	list := make([]*channel.Channel, len(p.Channels))
+// channels makes or opens the plan's channels in shared memory.
+func (p *Plan) channels(mem []byte, open func([]byte, channel.Config) (*channel.Channel, error)) (list []*channel.Channel, err error) {
+	list = make([]*channel.Channel, len(p.Channels))
 	for i, c := range p.Channels {
-		part := mem[c.Offset : c.Offset+c.Config.Size()]
-		if create {
-			list[i] = channel.Create(part, c.Config)
-		} else {
-			list[i] = channel.Open(part, c.Config)
+		if list[i], err = open(mem[c.Offset:c.Offset+c.Config.Size()], c.Config); err != nil {
+			return nil, err
 		}
 	}
-	return list
+	return list, nil
+}
+
+// kind is what signals a process is to hear.
+func (p *Plan) kind(process int) actors.Kind {
+	a := &p.Actors[p.Processes[process].Actors[0]]
+	switch {
+	case a.Kind != load:
+		return actors.Measuring
+	case scenarios.LoadKindNamed(p.Scenario.Loads[a.Entry].Kind).Command:
+		return actors.Gentle
+	}
+	return actors.Loading
 }
 
 // newPlan lays s out on the CPUs given; a CPU that is named may be another one that is
@@ -189,7 +197,7 @@ func newPlan(s *scenarios.Scenario, o Options, cpus []int, usable func(cpu int) 
 			})
 		}
 	}
-	if err := p.addActors(s, o, usable, byName); err != nil {
+	if err := p.addActors(usable, byName); err != nil {
 		return nil, err
 	}
 	p.Housekeeping = p.housekeeping(cpus)
@@ -199,119 +207,181 @@ func newPlan(s *scenarios.Scenario, o Options, cpus []int, usable func(cpu int) 
 		p.Channels[i].Config.Publishers = max(1, p.Channels[i].Config.Publishers)
 		offset += p.Channels[i].Config.Size()
 	}
-	total := linux.MemoryTotal()
-	if histograms := uint64(result.HistogramsSize * len(s.Phases) * p.count(subscriber)); total > 0 && histograms > total/2 {
-		return nil, s.Errorf("subscriber", 0, "count", "the histograms of %d subscribers in %d phases would take %d MiB, more than half of this machine's %d MiB", p.count(subscriber), len(s.Phases), histograms>>20, total>>20)
-	}
-	if total > 0 && uint64(p.size()) > total/2 {
+	return p, p.fits(linux.MemoryTotal())
+}
+
+// fits says whether the plan has room in so many bytes of memory; 0 is unknown.
+func (p *Plan) fits(total uint64) error {
+	s := p.Scenario
+	histograms := uint64(result.HistogramsSize * len(s.Phases) * p.count(subscriber))
+	switch {
+	case total == 0:
+	case histograms > total/2:
+		return s.Errorf("subscriber", 0, "count", "the histograms of %d subscribers in %d phases would take %d MiB, more than half of this machine's %d MiB", p.count(subscriber), len(s.Phases), histograms>>20, total>>20)
+	case uint64(p.size()) > total/2:
 		largest := 0
 		for i, c := range s.Channels {
 			if c.Count*c.QueueSize*c.MaxSize > s.Channels[largest].Count*s.Channels[largest].QueueSize*s.Channels[largest].MaxSize {
 				largest = i
 			}
 		}
-		return nil, s.Errorf("channel", largest, "queue_size", "the channels would take %d MiB, more than half of this machine's %d MiB; make queue_size, max_size or count smaller", p.size()>>20, total>>20)
+		return s.Errorf("channel", largest, "queue_size", "the channels would take %d MiB, more than half of this machine's %d MiB; make queue_size, max_size or count smaller", p.size()>>20, total>>20)
 	}
-	return p, nil
+	return nil
 }
 
-func (p *Plan) addActors(s *scenarios.Scenario, o Options, usable func(cpu int) bool, byName map[string][]int) error {
-	cpus := p.CPUs
-	random := rand.New(rand.NewPCG(s.Seed, 1))
-	waiters := make([]int, len(p.Channels))
-	byGroup := map[string]int{} // process of a group
-	turn := 0                   // CPUs are dealt to real-time threads in turn
-	var busy []int              // CPUs of real-time subscribers
-	for _, m := range s.Members() {
-		sched, err := schedOf(m.Member, o)
+// layout is what addActors keeps in mind from actor to actor.
+type layout struct {
+	*Plan
+	usable    func(cpu int) bool
+	byName    map[string][]int // channels
+	random    *rand.Rand
+	waiters   []int          // by channel: how many there are
+	processes map[string]int // of a group
+	turn      int            // CPUs are dealt to real-time threads in turn
+	busy      []int          // CPUs of real-time subscribers
+}
+
+func (p *Plan) addActors(usable func(cpu int) bool, byName map[string][]int) error {
+	l := &layout{Plan: p, usable: usable, byName: byName, random: rand.New(rand.NewPCG(p.Scenario.Seed, 1)),
+		waiters: make([]int, len(p.Channels)), processes: map[string]int{}}
+	for _, m := range p.Scenario.Members() {
+		sched, err := l.check(m.Member, m.Table, m.Index)
 		if err != nil {
-			return s.Errorf(m.Table, m.Index, "policy", "%s", err)
+			return err
 		}
-		for _, c := range m.CPUs {
-			if !usable(c) {
-				return s.Errorf(m.Table, m.Index, "cpus", "CPU %d is not there or not allowed here; there are %s", c, FormatCPUs(cpus))
-			}
-		}
-		if m.Table == load && s.Loads[m.Index].Kind == "command" {
-			if _, err := exec.LookPath(s.Loads[m.Index].Command[0]); err != nil {
-				return s.Errorf(m.Table, m.Index, "command", "%s; install it, or name its whole path", err)
-			}
-		}
-		first, end := s.Span(m.Member)
+		first, end := p.Scenario.Span(m.Member)
 		for range m.Count {
-			a := actorPlan{Kind: m.Table, Entry: m.Index, Group: m.Group, Sched: sched, CPUs: m.CPUs, Seed: random.Uint64()}
+			a := actorPlan{Kind: m.Table, Entry: m.Index, Group: m.Group, Sched: sched, CPUs: m.CPUs, Seed: l.random.Uint64()}
 			for _, w := range p.Windows {
 				a.Active = append(a.Active, w.Phase >= first && w.Phase < end)
 			}
-			fixed := sched.Policy == linux.FIFO || sched.Policy == linux.RR || o.NoRT && (m.Policy == "fifo" || m.Policy == "rr")
-			if len(a.CPUs) == 0 && fixed {
-				dealt := cpus
-				if len(o.CPUs) > 0 {
-					dealt = o.CPUs
-				}
-				a.CPUs = []int{dealt[turn%len(dealt)]}
-				turn++
-			}
+			l.deal(&a, m.Member)
 			switch m.Table {
 			case publisher:
-				pub := &s.Publishers[m.Index]
-				a.Offset = int64(random.Float64() * 1e9 / float64(pub.Rate))
-				a.Channels = byName[pub.Channel]
-				for _, c := range a.Channels {
-					a.Slots = append(a.Slots, p.Channels[c].Config.Publishers)
-					p.Channels[c].Config.Publishers++
-				}
+				l.publisher(&a)
 			case subscriber:
-				sub := &s.Subscribers[m.Index]
-				for _, name := range sub.Channels {
-					a.Channels = append(a.Channels, byName[name]...)
-				}
-				number := 0
-				for _, c := range a.Channels {
-					number = max(number, waiters[c])
-					if sub.Wait == "eventfd" {
-						if p.Eventfds == maxEventfds {
-							return s.Errorf(m.Table, m.Index, "wait", "\"eventfd\" takes a file for each subscriber and channel, and there are more than %d; use \"io_uring\"", maxEventfds)
-						}
-						a.Eventfds = append(a.Eventfds, p.Eventfds)
-						p.Channels[c].Eventfds = append(p.Channels[c].Eventfds, p.Eventfds)
-						p.Eventfds++
-					} else {
-						p.Channels[c].Futex = true
-					}
-				}
-				for _, c := range a.Channels {
-					waiters[c] = number + 1
-				}
-				a.Mask = linux.AllocateBitset(number)
-				if sched.Policy.RealTime() {
-					busy = append(busy, a.CPUs...)
-				}
+				err = l.subscriber(&a)
 			case load:
-				// Short timers matter on the CPU that runs the subscriber.
-				if len(a.CPUs) == 0 && s.Loads[m.Index].Kind == "timer" {
-					a.CPUs = slices.Compact(slices.Sorted(slices.Values(busy)))
-				}
-				a.Channels = byName[s.Loads[m.Index].Channel]
+				l.load(&a)
+			}
+			if err != nil {
+				return err
 			}
 			if len(a.CPUs) == 0 {
-				a.CPUs = cpus
+				a.CPUs = p.CPUs
 			}
-			key := m.Group
-			if m.Table == load && s.Loads[m.Index].Kind != "hash" {
-				key = fmt.Sprintf("%s\x00%d", m.Group, m.Index)
-			}
-			process, ok := byGroup[key]
-			if !ok || m.Processes {
-				process = len(p.Processes)
-				byGroup[key] = process
-				p.Processes = append(p.Processes, processPlan{Group: m.Group})
-			}
-			p.Processes[process].Actors = append(p.Processes[process].Actors, len(p.Actors))
-			p.Actors = append(p.Actors, a)
+			l.place(a, m.Member)
 		}
 	}
 	return nil
+}
+
+// check returns what a member asks of the scheduler, and an error for what this machine
+// does not have.
+func (l *layout) check(m *scenarios.Member, table string, index int) (linux.Sched, error) {
+	s := l.Scenario
+	policy, err := linux.ParsePolicy(m.Policy)
+	if err != nil {
+		return linux.Sched{}, s.Errorf(table, index, "policy", "%s", err)
+	}
+	for _, c := range m.CPUs {
+		if !l.usable(c) {
+			return linux.Sched{}, s.Errorf(table, index, "cpus", "CPU %d is not there or not allowed here; there are %s", c, actors.FormatCPUs(l.CPUs))
+		}
+	}
+	if table == load && len(s.Loads[index].Command) > 0 {
+		if _, err := exec.LookPath(s.Loads[index].Command[0]); err != nil {
+			return linux.Sched{}, s.Errorf(table, index, "command", "%s; install it, or name its whole path", err)
+		}
+	}
+	return l.Options.Sched(linux.Sched{Policy: policy, Priority: m.Priority, Nice: m.Nice,
+		Runtime: int64(m.Runtime), Deadline: int64(m.Deadline), Period: int64(m.Period)}), nil
+}
+
+// deal gives a thread of a fixed priority that has no CPU the next one, also where the
+// options take its policy.
+func (l *layout) deal(a *actorPlan, m *scenarios.Member) {
+	if len(a.CPUs) > 0 || m.Policy != "fifo" && m.Policy != "rr" {
+		return
+	}
+	dealt := l.CPUs
+	if len(l.Options.CPUs) > 0 {
+		dealt = l.Options.CPUs
+	}
+	a.CPUs = []int{dealt[l.turn%len(dealt)]}
+	l.turn++
+}
+
+func (l *layout) publisher(a *actorPlan) {
+	pub := &l.Scenario.Publishers[a.Entry]
+	a.Offset = int64(l.random.Float64() * 1e9 / float64(pub.Rate))
+	a.Channels = l.byName[pub.Channel]
+	for _, c := range a.Channels {
+		a.Slots = append(a.Slots, l.Channels[c].Config.Publishers)
+		l.Channels[c].Config.Publishers++
+	}
+}
+
+func (l *layout) subscriber(a *actorPlan) error {
+	sub := &l.Scenario.Subscribers[a.Entry]
+	kind, _ := wait.Named(sub.Wait)
+	for _, name := range sub.Channels {
+		a.Channels = append(a.Channels, l.byName[name]...)
+	}
+	number := 0
+	for _, c := range a.Channels {
+		number = max(number, l.waiters[c])
+		if !kind.Eventfd {
+			l.Channels[c].Futex = true
+			continue
+		}
+		if l.Eventfds == maxEventfds {
+			return l.Scenario.Errorf(subscriber, a.Entry, "wait", "%q takes a file for each subscriber and channel, and there are more than %d; use \"io_uring\"", sub.Wait, maxEventfds)
+		}
+		a.Eventfds = append(a.Eventfds, l.Eventfds)
+		l.Channels[c].Eventfds = append(l.Channels[c].Eventfds, l.Eventfds)
+		l.Eventfds++
+	}
+	for _, c := range a.Channels {
+		l.waiters[c] = number + 1
+	}
+	a.Mask = linux.AllocateBitset(number)
+	if a.Sched.Policy.RealTime() {
+		l.busy = append(l.busy, a.CPUs...)
+	}
+	return nil
+}
+
+func (l *layout) load(a *actorPlan) {
+	entry := &l.Scenario.Loads[a.Entry]
+	// Interrupts matter on the CPU that runs the subscriber.
+	if len(a.CPUs) == 0 && scenarios.LoadKindNamed(entry.Kind).Interrupts {
+		a.CPUs = slices.Compact(slices.Sorted(slices.Values(l.busy)))
+	}
+	// Each thread has its own: those before it have had theirs.
+	if all := l.byName[entry.Channel]; len(all) > 0 {
+		n := l.waiters[all[0]]
+		l.waiters[all[0]]++
+		a.Channels = all[n : n+1]
+	}
+}
+
+// place puts an actor into its group's process; each load is a process of its own, unless
+// it acts on its group's.
+func (l *layout) place(a actorPlan, m *scenarios.Member) {
+	key := m.Group
+	if a.Kind == load && !scenarios.LoadKindNamed(l.Scenario.Loads[a.Entry].Kind).Joins {
+		key = fmt.Sprintf("%s\x00%d", m.Group, a.Entry)
+	}
+	process, ok := l.processes[key]
+	if !ok || m.Processes {
+		process = len(l.Processes)
+		l.processes[key] = process
+		l.Processes = append(l.Processes, processPlan{Group: m.Group})
+	}
+	l.Processes[process].Actors = append(l.Processes[process].Actors, len(l.Actors))
+	l.Actors = append(l.Actors, a)
 }
 
 // housekeeping returns CPUs that have no real-time actor; or else those that have
@@ -334,29 +404,13 @@ func (p *Plan) housekeeping(cpus []int) []int {
 	return cpus
 }
 
-// schedOf is what a member asks of the scheduler under the options.
-func schedOf(m *scenarios.Member, o Options) (linux.Sched, error) {
-	policy, err := linux.ParsePolicy(m.Policy)
-	if err != nil {
-		return linux.Sched{}, err
-	}
-	s := linux.Sched{Policy: policy, Priority: m.Priority, Nice: m.Nice,
-		Runtime: int64(m.Runtime), Deadline: int64(m.Deadline), Period: int64(m.Period)}
-	switch {
-	case o.NoRT:
-		return linux.Sched{Policy: linux.Other}, nil
-	case o.Priority != 0 && (policy == linux.FIFO || policy == linux.RR):
-		s.Priority = o.Priority
-	}
-	return s, nil
-}
-
 // subscriberConfig is the event loop of a subscriber, without what needs the
 // shared memory.
 func (p *Plan) subscriberConfig(a *actorPlan) (eventloop.SubscriberConfig, error) {
 	sub := &p.Scenario.Subscribers[a.Entry]
+	kind, _ := wait.Named(sub.Wait)
 	c := eventloop.SubscriberConfig{
-		Wait: waits[sub.Wait], Combined: sub.Submit == "combined", Mask: a.Mask, Work: int64(sub.Work), Late: int64(p.Scenario.Late), Active: a.Active,
+		Wait: kind, Combined: sub.Submit == scenarios.Combined, Mask: a.Mask, Work: int64(sub.Work), Late: int64(p.Scenario.Late), Active: a.Active,
 	}
 	if p.Break > 0 {
 		for _, w := range p.Windows {
@@ -377,10 +431,6 @@ func (p *Plan) subscriberConfig(a *actorPlan) (eventloop.SubscriberConfig, error
 	return c, nil
 }
 
-var waits = map[string]eventloop.Wait{
-	"io_uring": eventloop.URing, "io_uring_waitv": eventloop.URingWaitv, "futex": eventloop.Futex, "eventfd": eventloop.Eventfd,
-}
-
-var arrivals = map[string]eventloop.Arrival{
-	"periodic": eventloop.Periodic, "poisson": eventloop.Poisson, "burst": eventloop.Bursts,
+var arrivals = map[scenarios.Arrival]eventloop.Arrival{
+	scenarios.Periodic: eventloop.Periodic, scenarios.Poisson: eventloop.Poisson, scenarios.Bursts: eventloop.Bursts,
 }

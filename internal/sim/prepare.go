@@ -6,56 +6,43 @@ import (
 	"slices"
 	"time"
 
+	"aossim/internal/actors"
 	"aossim/internal/linux"
-	"aossim/internal/machine"
 	"aossim/internal/observe"
+	"aossim/internal/refusal"
 	"aossim/internal/uring"
+	"aossim/internal/wait"
 	"aossim/scenarios"
 )
 
 // Options change a scenario from the command line. Zero values leave it as it is,
 // but for Warmup, which is the time before each phase that is not counted.
 type Options struct {
+	actors.Options
 	Duration time.Duration // of each phase
 	Warmup   time.Duration
-	Runs     int
-	Priority int   // of every fifo and rr actor
-	CPUs     []int // dealt to real-time actors without cpus
-	NoRT     bool  // everything under SCHED_OTHER
-	Observe  observe.Mode
 	Break    time.Duration // a re-arm or delivery latency above which the trace is stopped, and the run
 	Mark     bool          // write phases into the trace
-	// Progress is told how much of the whole is done, now and then; it may be nil.
-	Progress func(done, all time.Duration, doing string)
 }
 
-// list returns the options that are not as they are by default, as typed.
+// list returns all that changes what is run, as typed.
 func (o Options) list() (l []string) {
 	if o.Duration != 0 {
 		l = append(l, "--duration="+o.Duration.String())
 	}
 	l = append(l, "--warmup="+o.Warmup.String())
-	if o.Priority != 0 {
-		l = append(l, fmt.Sprintf("--priority=%d", o.Priority))
-	}
-	if len(o.CPUs) > 0 {
-		l = append(l, "--affinity="+FormatCPUs(o.CPUs))
-	}
-	if o.NoRT {
-		l = append(l, "--no-rt")
-	}
 	if o.Break > 0 {
 		l = append(l, fmt.Sprintf("--breaktrace=%d", o.Break.Microseconds()))
 	}
-	if o.Observe != "" && o.Observe != observe.IfPossible {
-		l = append(l, "--observe="+string(o.Observe))
+	if o.Mark {
+		l = append(l, "--tracemark")
 	}
-	return l
+	return append(l, o.List()...)
 }
 
 // Prepare lays the scenario out on this machine and finds out by doing whether this
 // kernel and this user can run it. Its error is one of the scenario's
-// (*scenarios.Error), or wraps machine.ErrUsage or machine.ErrCannot. Nothing has started then.
+// (*scenarios.Error), or a refusal of package refusal. Nothing has started then.
 func Prepare(s *scenarios.Scenario, o Options) (*Plan, error) {
 	cpus, err := linux.Affinity()
 	if err != nil {
@@ -64,15 +51,10 @@ func Prepare(s *scenarios.Scenario, o Options) (*Plan, error) {
 	if o.Duration > 0 {
 		s.Duration = scenarios.Duration(o.Duration)
 	}
-	usable := func(cpu int) bool {
-		return slices.Contains(cpus, cpu) || linux.OnThread(func() error { _, err := linux.SetAffinity([]int{cpu}); return err }) == nil
+	if err := o.CheckCPUs(cpus); err != nil {
+		return nil, err
 	}
-	for _, c := range o.CPUs {
-		if !usable(c) {
-			return nil, fmt.Errorf("%w: --affinity: CPU %d is not there or not allowed here; there are %s", machine.ErrUsage, c, FormatCPUs(cpus))
-		}
-	}
-	p, err := newPlan(s, o, cpus, usable)
+	p, err := newPlan(s, o, cpus, func(cpu int) bool { return actors.Usable(cpus, cpu) })
 	if err != nil {
 		return nil, err
 	}
@@ -82,31 +64,24 @@ func Prepare(s *scenarios.Scenario, o Options) (*Plan, error) {
 	if o.Break > 0 || o.Mark {
 		t, err := linux.OpenTracing()
 		if err != nil {
-			return nil, fmt.Errorf("%w: %w", machine.ErrCannot, err)
+			return nil, refusal.Cannot("%w", err)
 		}
 		t.Close()
 	}
 	// There is nothing to observe where nobody arms on a ring.
-	if slices.ContainsFunc(p.Actors, func(a actorPlan) bool { return a.Kind == subscriber && p.armsOnRing(&a) }) {
-		p.Observe = o.Observe
+	mode := observe.Never
+	if slices.ContainsFunc(p.Actors, func(a actorPlan) bool { return a.Kind == subscriber && p.waitOf(&a).Observable() }) {
+		mode = o.Observe
 	}
-	if p.Unobserved, err = p.Observe.Try(); err != nil {
-		return nil, fmt.Errorf("%w: %w", machine.ErrCannot, err)
-	}
-	return p, nil
+	p.Observe, err = observe.NewPlan(mode)
+	return p, err
 }
 
 // possible finds out by doing whether this kernel and this user can run the plan.
 func (p *Plan) possible() error {
-	for i := range p.Actors {
-		a := &p.Actors[i]
-		s := p.Scenario
-		if a.Kind == subscriber && s.Subscribers[a.Entry].Wait != "futex" || a.Kind == publisher && s.Publishers[a.Entry].Wake == "io_uring" ||
-			a.Kind == load && s.Loads[a.Entry].Kind == "slab" {
-			if err := uring.Probe(uring.OpFutexWait); err != nil {
-				return fmt.Errorf("%w: %w", machine.ErrCannot, err)
-			}
-			break
+	for op := range p.operations() {
+		if err := uring.Probe(op); err != nil {
+			return err
 		}
 	}
 	tried := map[linux.Sched]bool{}
@@ -120,13 +95,36 @@ func (p *Plan) possible() error {
 		case errors.Is(err, linux.ErrInvalid):
 			return p.Scenario.Errorf(a.Kind, a.Entry, "policy", "%s: this kernel does not take these values", err)
 		case err != nil:
-			return fmt.Errorf("group %q %w: %w", a.Group, machine.ErrCannot, err)
+			return fmt.Errorf("group %q %w: %w", a.Group, refusal.ErrCannot, err)
 		}
 	}
 	if highest := p.highest(); highest > 0 {
 		if err := linux.OnThread(func() error { return above(highest) }); err != nil {
-			return fmt.Errorf("%w: %w", machine.ErrCannot, err)
+			return refusal.Cannot("%w", err)
 		}
 	}
 	return nil
+}
+
+// operations are those of io_uring that the plan needs.
+func (p *Plan) operations() map[uring.Opcode]bool {
+	all := map[uring.Opcode]bool{}
+	for i := range p.Actors {
+		a := &p.Actors[i]
+		switch s := p.Scenario; {
+		case a.Kind == subscriber && p.waitOf(a).Ring():
+			all[uring.Opcode(p.waitOf(a).Opcode)] = true
+		case a.Kind == publisher && s.Publishers[a.Entry].Wake == scenarios.WakeURing:
+			all[uring.OpFutexWake] = true
+		case a.Kind == load && scenarios.LoadKindNamed(s.Loads[a.Entry].Kind).Ring:
+			all[uring.OpFutexWait] = true
+		}
+	}
+	return all
+}
+
+// waitOf is a subscriber's kind of wait.
+func (p *Plan) waitOf(a *actorPlan) wait.Kind {
+	kind, _ := wait.Named(p.Scenario.Subscribers[a.Entry].Wait)
+	return kind
 }

@@ -17,10 +17,11 @@ import (
 	"testing"
 	"time"
 
+	"aossim/internal/actors"
 	"aossim/internal/linux"
 	"aossim/internal/linux/linuxtest"
-	"aossim/internal/machine"
 	"aossim/internal/observe"
+	"aossim/internal/refusal"
 	"aossim/internal/result"
 	"aossim/scenarios"
 )
@@ -33,19 +34,18 @@ const faultCollect = "AOSSIM_TEST_COLLECT"
 // TestMain is an actor process too: sim starts its own executable.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 2 && os.Args[1] == ActorCommand {
-		orders, err := io.ReadAll(os.Stdin)
-		if err != nil {
-			panic(err)
+		var orders bytes.Buffer
+		var first struct{ Body order }
+		if group := os.Getenv(faultCollect); group != "" {
+			if json.NewDecoder(io.TeeReader(os.Stdin, &orders)).Decode(&first) == nil && first.Body.Plan.Processes[first.Body.Process].Group == group {
+				go func() {
+					for {
+						runtime.GC()
+					}
+				}()
+			}
 		}
-		var o order
-		if json.Unmarshal(orders, &o) == nil && o.Plan.Processes[o.Process].Group == os.Getenv(faultCollect) {
-			go func() {
-				for {
-					runtime.GC()
-				}
-			}()
-		}
-		os.Exit(ActorMain(bytes.NewReader(orders), os.Stdout))
+		os.Exit(ActorMain(io.MultiReader(&orders, os.Stdin), os.Stdout))
 	}
 	if len(os.Args) == 2 && os.Args[1] == NopCommand {
 		os.Exit(0)
@@ -239,7 +239,7 @@ joins = "c"
 channels = ["/c"]
 wait = "futex"
 `
-	r := simulate(t, text, Options{Warmup: 100 * time.Millisecond, Runs: 2})
+	r := simulate(t, text, Options{Options: actors.Options{Runs: 2}, Warmup: 100 * time.Millisecond})
 	pass(t, r)
 	if len(r.Runs) != 2 || len(r.Runs[1].Phases) != 3 {
 		t.Fatalf("%d runs, %d phases", len(r.Runs), len(r.Runs[1].Phases))
@@ -275,10 +275,10 @@ func TestObserved(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := Prepare(s, Options{Observe: o}); errors.Is(err, machine.ErrCannot) {
+			if _, err := Prepare(s, Options{Options: actors.Options{Observe: o}}); errors.Is(err, refusal.ErrCannot) {
 				t.Skip(err)
 			}
-			r := simulate(t, text, Options{Observe: o, Duration: 1500 * time.Millisecond, Warmup: 100 * time.Millisecond})
+			r := simulate(t, text, Options{Options: actors.Options{Observe: o}, Duration: 1500 * time.Millisecond, Warmup: 100 * time.Millisecond})
 			pass(t, r)
 			g := group(t, r, 0, "rt")
 			k := g.Kernel
@@ -393,20 +393,63 @@ func TestBacklog(t *testing.T) {
 	}
 }
 
-// TestLoads: every kind of load does something, and ends.
+// TestLoads: every kind of load does what it is for, by what its own process or thread did
+// to the kernel, and ends.
 func TestLoads(t *testing.T) {
-	for _, kind := range []string{"timer", "net", "fork", "memory", "slab", "cpu", "command"} {
+	for kind, did := range map[string]func(l *loadSeen) bool{
+		"timer":   func(l *loadSeen) bool { return l.ticks >= 5 && l.switches > 50 }, // most are over before the thread sleeps
+		"net":     func(l *loadSeen) bool { return l.switches > 100 && l.datagrams > 100 },
+		"fork":    func(l *loadSeen) bool { return l.childFaults > 100 },
+		"memory":  func(l *loadSeen) bool { return l.faults > 1000 },
+		"slab":    func(l *loadSeen) bool { return l.ticks >= 5 },
+		"cpu":     func(l *loadSeen) bool { return l.ticks >= 5 },
+		"command": nil, "hash": nil, "rings": nil, // by what they leave or find, here and in TestWakes
+	} {
 		t.Run(kind, func(t *testing.T) {
-			text := "phases = [\"alone\", \"load\"]\n" + pair("", "") + "[[load]]\njoins = \"load\"\nkind = \"" + kind + "\"\ncount = 2\n"
+			text := "phases = [\"alone\", \"load\"]\n" + pair("", "") + "[[load]]\njoins = \"load\"\nkind = \"" + kind + "\"\n"
 			pidfile := filepath.Join(t.TempDir(), "pid")
-			if kind == "command" {
-				text += `command = ["sh", "-c", "sleep 1000 & echo $! >> ` + pidfile + `; wait"]`
+			switch kind {
+			case "command":
+				text += "count = 2\ncommand = [\"sh\", \"-c\", \"sleep 1000 & echo $! >> " + pidfile + "; wait\"]"
+			case "hash":
+				text = strings.Replace(text, "joins = \"load\"\n", "", 1)
+				text = strings.Replace(text, "phases = [\"alone\", \"load\"]\n", "", 1)
+				text += "group = \"rt\"\npolicy = \"fifo\"\npriority = 40\n"
+			case "rings":
+				text = strings.Replace(text, "[[load]]", "[[channel]]\nname = \"/own\"\n[[load]]\nchannel = \"/own\"", 1)
 			}
-			before := busy(t)
-			r := simulate(t, text, Options{})
+			ended := make(chan *result.Result)
+			go func() {
+				defer close(ended)
+				ended <- simulate(t, text, Options{Duration: 500 * time.Millisecond})
+			}()
+			before := datagrams(t)
+			seen := &loadSeen{}
+			var r *result.Result
+			for r == nil {
+				select {
+				case r = <-ended:
+					if r == nil {
+						t.FailNow()
+					}
+				case <-time.After(10 * time.Millisecond):
+					seen.look(t)
+				}
+			}
 			pass(t, r)
-			if n := busy(t) - before; n < 10*time.Millisecond && kind != "command" {
-				t.Errorf("actor processes used %s of CPU", n)
+			seen.datagrams = datagrams(t) - before
+			if did != nil && !did(seen) {
+				t.Errorf("all that the load was seen to do: %+v", *seen)
+			}
+			if kind == "hash" || kind == "rings" {
+				for _, o := range r.Runs[0].Observations {
+					if o.Of < 5 {
+						t.Errorf("%+v", o)
+					}
+				}
+				if len(r.Runs[0].Observations) == 0 {
+					t.Error("it found out nothing")
+				}
 			}
 			if kind != "command" {
 				return
@@ -422,21 +465,71 @@ func TestLoads(t *testing.T) {
 			}
 		})
 	}
+	for _, k := range scenarios.LoadKinds {
+		if loadKinds[k.Name] == nil {
+			t.Errorf("kind = %q has no code", k.Name)
+		}
+	}
+	if len(loadKinds) != len(scenarios.LoadKinds) {
+		t.Errorf("%d kinds have code, %d can be asked for", len(loadKinds), len(scenarios.LoadKinds))
+	}
 }
 
-// busy is how much CPU time the children of this process took that have ended.
-func busy(t *testing.T) time.Duration {
+// loadSeen is the most that a load's thread, and its process, were seen to have done.
+type loadSeen struct {
+	switches, ticks     int64 // of the thread: voluntary switches, CPU time in 10 ms
+	faults, childFaults int64 // of the process: minor faults, and those of children that ended
+	datagrams           int64 // on the whole machine
+}
+
+func (l *loadSeen) look(t *testing.T) {
 	t.Helper()
-	data, err := os.ReadFile("/proc/self/stat")
+	for _, pid := range linuxtest.Children(t, os.Getpid()) {
+		tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
+		for _, task := range tasks {
+			name, _ := os.ReadFile(task + "/comm")
+			if strings.TrimSpace(string(name)) != "loa load" {
+				continue
+			}
+			status, _ := os.ReadFile(task + "/status")
+			if _, after, ok := strings.Cut(string(status), "\nvoluntary_ctxt_switches:"); ok {
+				n, _ := strconv.ParseInt(strings.Fields(after)[0], 10, 64)
+				l.switches = max(l.switches, n)
+			}
+			stat := func(path string, fields ...int) (sum int64) {
+				data, _ := os.ReadFile(path)
+				list := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
+				for _, f := range fields {
+					if f < len(list) {
+						n, _ := strconv.ParseInt(list[f], 10, 64)
+						sum += n
+					}
+				}
+				return sum
+			}
+			const minflt, cminflt, utime, stime = 7, 8, 11, 12 // proc_pid_stat(5), from the state on
+			l.ticks = max(l.ticks, stat(task+"/stat", utime, stime))
+			process := fmt.Sprintf("/proc/%d/stat", pid)
+			l.faults, l.childFaults = max(l.faults, stat(process, minflt)), max(l.childFaults, stat(process, cminflt))
+		}
+	}
+}
+
+// datagrams is how many UDP datagrams were received on this machine.
+func datagrams(t *testing.T) int64 {
+	t.Helper()
+	data, err := os.ReadFile("/proc/net/snmp")
 	if err != nil {
 		t.Fatal(err)
 	}
-	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+2:]))
-	var ticks [2]int64
-	if _, err := fmt.Sscan(fields[13]+" "+fields[14], &ticks[0], &ticks[1]); err != nil { // cutime, cstime
-		t.Fatal(err)
+	for _, line := range strings.Split(string(data), "\n") {
+		if fields := strings.Fields(line); len(fields) > 1 && fields[0] == "Udp:" && fields[1] != "InDatagrams" {
+			n, _ := strconv.ParseInt(fields[1], 10, 64)
+			return n
+		}
 	}
-	return time.Duration(ticks[0]+ticks[1]) * 10 * time.Millisecond
+	t.Fatal("no Udp in /proc/net/snmp")
+	return 0
 }
 
 // TestFailingCommand: a load that does not work breaks the run, by name.
@@ -496,6 +589,22 @@ func TestRepeatedRuns(t *testing.T) {
 	}
 }
 
+// TestMessages: messages_per_second is what each subscriber handled, for a threshold as for a
+// comparison, whatever was published.
+func TestMessages(t *testing.T) {
+	text := strings.Replace(pair("", "work = \"2ms\""), "queue_size = 1024", "queue_size = 8", 1)
+	text = strings.Replace(text, "2kHz", "20kHz", 1) + "[expect]\n\"rt.messages_per_second\" = \">= 15000\"\n\"rt.published_per_second\" = \">= 15000\"\n"
+	r := simulate(t, text, Options{})
+	g := group(t, r, 0, "rt")
+	if g.Handled*10 > g.Published {
+		t.Fatalf("handled %d of %d", g.Handled, g.Published)
+	}
+	failed := r.Failed()
+	if len(failed) != 1 || failed[0].Name != "expect rt.messages_per_second >= 15000" {
+		t.Errorf("handled %d of %d published in 300 ms, and these failed: %+v", g.Handled, g.Published, failed)
+	}
+}
+
 func TestExpect(t *testing.T) {
 	r := simulate(t, pair("", "")+`
 [expect]
@@ -521,18 +630,24 @@ func TestOptions(t *testing.T) {
 		t.Fatal(err)
 	}
 	last := cpus[len(cpus)-1]
-	r := simulate(t, pair("", ""), Options{Priority: 7, CPUs: []int{last}})
+	r := simulate(t, pair("", ""), Options{Options: actors.Options{Priority: 7, CPUs: []int{last}}})
 	pass(t, r)
 	for _, a := range r.Runs[0].Processes[0].Actors {
 		if a.Policy != "fifo" || a.Priority != 7 || !slices.Equal(a.CPUs, []int{last}) {
 			t.Errorf("%+v", a)
 		}
 	}
-	r = simulate(t, pair("", ""), Options{NoRT: true})
+	r = simulate(t, pair("", ""), Options{Options: actors.Options{NoRT: true}})
 	pass(t, r)
 	for _, a := range r.Runs[0].Processes[0].Actors {
 		if a.Policy != "other" || a.Priority != 0 {
 			t.Errorf("--no-rt: %+v", a)
+		}
+	}
+	options := strings.Join(simulate(t, pair("", ""), Options{Options: actors.Options{Runs: 2, Priority: 7, CPUs: cpus, NoRT: true}, Mark: false, Duration: 50 * time.Millisecond}).Scenario.Options, " ")
+	for _, want := range []string{"--runs=2", "--priority=7", "--affinity=" + actors.FormatCPUs(cpus), "--no-rt", "--duration=50ms", "--warmup=0s"} {
+		if !strings.Contains(options, want) {
+			t.Errorf("no %s among the options that are recorded: %s", want, options)
 		}
 	}
 	if !r.Environment.NotRealTime || r.Runs[0].Processes[0].Locked {
@@ -544,9 +659,9 @@ func TestOptions(t *testing.T) {
 // anything starts.
 func TestNoRoom(t *testing.T) {
 	for want, text := range map[string]string{
-		"test.toml:10: cpus: CPU 1023":                     pair("cpus = [1023]", ""),
-		"test.toml:3: queue_size: the channels would take": strings.Replace(pair("", ""), "queue_size = 1024", "queue_size = 1048576\nmax_size = 65536\ncount = 9", 1),
-		"test.toml:19: command: exec: \"no-such-program\"": pair("", "") + "[[load]]\nkind = \"command\"\ncommand = [\"no-such-program\"]\n",
+		"test.toml:10:8: cpus: CPU 1023":                      pair("cpus = [1023]", ""),
+		"test.toml:3:14: queue_size: the channels would take": strings.Replace(pair("", ""), "queue_size = 1024", "queue_size = 1048576\nmax_size = 65536\ncount = 9", 1),
+		"test.toml:19:11: command: exec: \"no-such-program\"": pair("", "") + "[[load]]\nkind = \"command\"\ncommand = [\"no-such-program\"]\n",
 	} {
 		s, err := scenarios.Parse("test.toml", []byte(text))
 		if err != nil {
@@ -562,7 +677,7 @@ func TestNoRoom(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Prepare(s, Options{CPUs: []int{1023}}); !errors.Is(err, machine.ErrUsage) {
+	if _, err := Prepare(s, Options{Options: actors.Options{CPUs: []int{1023}}}); !errors.Is(err, refusal.ErrUsage) {
 		t.Errorf("--affinity 1023: %v", err)
 	}
 }
@@ -643,30 +758,13 @@ func threads(t *testing.T, pid int) (list []thread) {
 		name, _, _ := strings.Cut(strings.TrimPrefix(string(status), "Name:\t"), "\n")
 		_, rest, _ := strings.Cut(string(status), "\nCpus_allowed_list:\t")
 		allowed, _, _ := strings.Cut(rest, "\n")
-		cpus, err := ParseCPUs(allowed)
+		cpus, err := actors.ParseCPUs(allowed)
 		if err != nil {
 			t.Fatal(err)
 		}
 		list = append(list, thread{name, cpus})
 	}
 	return list
-}
-
-func TestCPUs(t *testing.T) {
-	for text, cpus := range map[string][]int{"0": {0}, "0-2,5": {0, 1, 2, 5}, "3,1": {1, 3}} {
-		got, err := ParseCPUs(text)
-		if err != nil || !slices.Equal(got, cpus) {
-			t.Errorf("%q: %v, %v", text, got, err)
-		}
-	}
-	if got := FormatCPUs([]int{0, 1, 2, 5, 7, 8}); got != "0-2,5,7-8" {
-		t.Errorf("got %q", got)
-	}
-	for _, text := range []string{"", "a", "1-", "2-1", "-1", "0-99999"} {
-		if got, err := ParseCPUs(text); err == nil {
-			t.Errorf("%q was taken for %v", text, got)
-		}
-	}
 }
 
 // BenchmarkChannels shows what re-arming costs with many channels on one

@@ -12,6 +12,7 @@ import (
 
 	"aossim/internal/linux"
 	"aossim/internal/linux/linuxtest"
+	"aossim/internal/refusal"
 )
 
 func TestMain(m *testing.M) { os.Exit(linuxtest.Main(m)) }
@@ -229,11 +230,16 @@ func TestStaleFields(t *testing.T) {
 
 // TestProbe: the operation is found by doing, and one that no kernel has is missed.
 func TestProbe(t *testing.T) {
+	for _, op := range []Opcode{OpFutexWait, OpFutexWake, OpFutexWaitv, OpPollAdd} {
+		if err := Probe(op); err != nil {
+			t.Errorf("%s: %v", op, err)
+		}
+	}
 	if err := Probe(OpFutexWait); err != nil {
 		t.Fatal(err)
 	}
 	err := Probe(250)
-	if !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), "no IORING_OP_FUTEX_WAIT") || !strings.Contains(err.Error(), "6.7") {
+	if !errors.Is(err, refusal.ErrLacking) || !strings.Contains(err.Error(), "no operation 250") || !strings.Contains(err.Error(), "6.7") {
 		t.Errorf("an operation that does not exist: %v", err)
 	}
 }

@@ -18,11 +18,11 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 	"github.com/u-root/u-root/pkg/cpio"
+	"github.com/u-root/u-root/pkg/ldd"
 	"github.com/ulikunitz/xz"
-)
 
-// ErrUsage is wrapped by errors about a file that is no kernel, or not one for here.
-var ErrUsage = errors.New("no kernel to boot")
+	"aossim/internal/refusal"
+)
 
 // kernel is an image that QEMU can boot.
 type kernel struct {
@@ -36,13 +36,13 @@ type kernel struct {
 func openKernel(name, dir string) (*kernel, error) {
 	f, err := os.Open(name)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrUsage, err)
+		return nil, refusal.Usage("no kernel to boot: %w", err)
 	}
 	defer f.Close()
 	head := make([]byte, 0x300)
 	n, err := io.ReadFull(f, head)
 	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
-		return nil, fmt.Errorf("%w: %s: %w", ErrUsage, name, err)
+		return nil, refusal.Usage("no kernel to boot: %s: %w", name, err)
 	}
 	head = head[:n]
 	if bytes.HasPrefix(head, []byte("!<arch>\n")) {
@@ -51,7 +51,7 @@ func openKernel(name, dir string) (*kernel, error) {
 		}
 		image := filepath.Join(dir, strings.TrimSuffix(filepath.Base(name), ".deb")+".vmlinuz")
 		if err := unpack(f, image); err != nil {
-			return nil, fmt.Errorf("%w: %s: %w", ErrUsage, name, err)
+			return nil, refusal.Usage("no kernel to boot: %s: %w", name, err)
 		}
 		k, err := openKernel(image, dir)
 		if err == nil {
@@ -68,10 +68,10 @@ func openKernel(name, dir string) (*kernel, error) {
 	case bytes.HasPrefix(head, []byte(elf.ELFMAG)) && len(head) > 20:
 		machine := elf.Machine(binary.LittleEndian.Uint16(head[18:]))
 		if k.arch = map[elf.Machine]string{elf.EM_X86_64: "amd64", elf.EM_AARCH64: "arm64"}[machine]; k.arch == "" {
-			return nil, fmt.Errorf("%w: %s is an ELF file for %s; give a kernel for x86-64 or arm64", ErrUsage, name, machine)
+			return nil, refusal.Usage("no kernel to boot: %s is an ELF file for %s; give a kernel for x86-64 or arm64", name, machine)
 		}
 	default:
-		return nil, fmt.Errorf("%w: %s is neither a bzImage, a vmlinux, an arm64 Image nor a Debian package with one", ErrUsage, name)
+		return nil, refusal.Usage("no kernel to boot: %s is neither a bzImage, a vmlinux, an arm64 Image nor a Debian package with one", name)
 	}
 	return k, nil
 }
@@ -190,9 +190,14 @@ func initramfs(out string, files map[string][]byte) error {
 		return err
 	}
 	add("init", program, 0o755)
-	libraries, err := needed("/proc/self/exe")
+	// By its path: the dynamic linker that is asked has a /proc/self/exe of its own.
+	self, err := os.Executable()
 	if err != nil {
 		return err
+	}
+	libraries, err := ldd.List(self) // none of a static program, as CGO_ENABLED=0 builds it
+	if err != nil {
+		return fmt.Errorf("the libraries of this program: %w; build it with CGO_ENABLED=0 go build ./cmd/aossim", err)
 	}
 	for _, lib := range libraries {
 		data, err := os.ReadFile(lib)
@@ -211,54 +216,4 @@ func initramfs(out string, files map[string][]byte) error {
 		return err
 	}
 	return f.Close()
-}
-
-// needed returns the dynamic linker and the libraries of a program: none of a static one,
-// as CGO_ENABLED=0 builds it.
-func needed(program string) (paths []string, err error) {
-	var visit func(file string) error
-	seen := map[string]bool{}
-	visit = func(file string) error {
-		e, err := elf.Open(file)
-		if err != nil {
-			return err
-		}
-		defer e.Close()
-		if interp := e.Section(".interp"); interp != nil {
-			data, err := interp.Data()
-			if err != nil {
-				return err
-			}
-			if linker := strings.TrimRight(string(data), "\x00"); !seen[linker] {
-				seen[linker] = true
-				paths = append(paths, linker)
-			}
-		}
-		libs, err := e.ImportedLibraries()
-		if err != nil {
-			return err
-		}
-		for _, lib := range libs {
-			if seen[lib] {
-				continue
-			}
-			seen[lib] = true
-			found := ""
-			for _, pattern := range []string{"/lib64/", "/lib/", "/usr/lib64/", "/usr/lib/", "/lib/*-linux-gnu/", "/usr/lib/*-linux-gnu/"} {
-				if at, _ := filepath.Glob(pattern + lib); len(at) > 0 {
-					found = at[0]
-					break
-				}
-			}
-			if found == "" {
-				return fmt.Errorf("this program needs %s, which was not found; build it with CGO_ENABLED=0 go build ./cmd/aossim", lib)
-			}
-			paths = append(paths, found)
-			if err := visit(found); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	return paths, visit(program)
 }

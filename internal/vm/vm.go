@@ -1,7 +1,7 @@
 // Package vm boots kernels under QEMU with this program as init, and brings back what its
 // commands wrote there.
 //
-// Errors wrap ErrUsage where a file is no kernel, machine.ErrCannot where QEMU is missing
+// Errors wrap refusal.ErrUsage where a file is no kernel, refusal.ErrCannot where QEMU is missing
 // or the guest cannot run the commands, and say the last lines of the guest's console where
 // it did not come to its end.
 package vm
@@ -23,6 +23,7 @@ import (
 
 	"aossim/internal/linux"
 	"aossim/internal/machine"
+	"aossim/internal/refusal"
 )
 
 // Options say what machine is emulated.
@@ -79,7 +80,7 @@ func (m *Machine) prepare(kernels []string) (err error) {
 			return err
 		}
 		if k.arch != runtime.GOARCH {
-			return fmt.Errorf("%w: %s is for %s and this program, which is to run on it, for %s; use a build for %s", ErrUsage, name, k.arch, runtime.GOARCH, k.arch)
+			return refusal.Usage("no kernel to boot: %s is for %s and this program, which is to run on it, for %s; use a build for %s", name, k.arch, runtime.GOARCH, k.arch)
 		}
 		m.kernels[name] = k
 	}
@@ -87,7 +88,7 @@ func (m *Machine) prepare(kernels []string) (err error) {
 		m.QEMU = map[string]string{"amd64": "qemu-system-x86_64", "arm64": "qemu-system-aarch64"}[runtime.GOARCH]
 	}
 	if m.QEMU, err = exec.LookPath(m.QEMU); err != nil {
-		return fmt.Errorf("%w: %w; apt-get install qemu-system-x86 (or qemu-system-arm), or name it with --qemu", machine.ErrCannot, err)
+		return fmt.Errorf("%w: %w; apt-get install qemu-system-x86 (or qemu-system-arm), or name it with --qemu", refusal.ErrCannot, err)
 	}
 	m.kvm = m.kvmWorks()
 	return nil
@@ -178,7 +179,7 @@ func (m *Machine) Run(ctx context.Context, name string, commands [][]string, fil
 	cmd.WaitDelay = time.Second
 	linux.TieToParent(cmd, false)
 	if err := cmd.Start(); err != nil {
-		return b, fmt.Errorf("%w: %w", machine.ErrCannot, err)
+		return b, fmt.Errorf("%w: %w", refusal.ErrCannot, err)
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"debug/elf"
 	"errors"
 	"fmt"
 	"os"
@@ -16,7 +17,7 @@ import (
 
 	"github.com/u-root/u-root/pkg/cpio"
 
-	"aossim/internal/machine"
+	"aossim/internal/refusal"
 )
 
 // TestFrames: messages arrive whole in what a console makes of them, or it is said that
@@ -117,13 +118,13 @@ func TestKernels(t *testing.T) {
 		}
 		k, err := openKernel(path, dir)
 		switch {
-		case c.arch == "" && (!errors.Is(err, ErrUsage) || !strings.Contains(err.Error(), name)):
+		case c.arch == "" && (!errors.Is(err, refusal.ErrUsage) || !strings.Contains(err.Error(), name)):
 			t.Errorf("%s: %v", name, err)
 		case c.arch != "" && (err != nil || k.arch != c.arch || k.name != path):
 			t.Errorf("%s: %+v, %v", name, k, err)
 		}
 	}
-	if _, err := openKernel(filepath.Join(dir, "missing"), dir); !errors.Is(err, ErrUsage) {
+	if _, err := openKernel(filepath.Join(dir, "missing"), dir); !errors.Is(err, refusal.ErrUsage) {
 		t.Errorf("a missing file: %v", err)
 	}
 }
@@ -154,6 +155,25 @@ func TestInitramfs(t *testing.T) {
 	}
 	if sizes["init"] != uint64(self.Size()) || sizes[guestOrders] != 2 {
 		t.Errorf("%v", sizes)
+	}
+	// The test is a program with libraries, or without where there is no C compiler.
+	exe, err := elf.Open("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer exe.Close()
+	libraries, err := exe.ImportedLibraries()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, lib := range libraries {
+		found := false
+		for name := range sizes {
+			found = found || strings.HasSuffix(name, "/"+lib)
+		}
+		if !found {
+			t.Errorf("no %s", lib)
+		}
 	}
 	for _, name := range []string{"proc", "sys", "dev", "tmp", "dev/console"} {
 		if _, ok := sizes[name]; !ok {
@@ -241,12 +261,12 @@ func TestNoQEMU(t *testing.T) {
 	}
 	_, err := New(Options{QEMU: "no-such-qemu"}, []string{kernel})
 	if runtime.GOARCH != "amd64" {
-		if !errors.Is(err, ErrUsage) {
+		if !errors.Is(err, refusal.ErrUsage) {
 			t.Errorf("another architecture's kernel: %v", err)
 		}
 		return
 	}
-	if !errors.Is(err, machine.ErrCannot) || !strings.Contains(err.Error(), "apt-get install") {
+	if !errors.Is(err, refusal.ErrCannot) || !strings.Contains(err.Error(), "apt-get install") {
 		t.Errorf("%v", err)
 	}
 }

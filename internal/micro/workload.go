@@ -61,50 +61,24 @@ type measured struct {
 
 // workload is what a point does. Its methods are called from the thread that set it up.
 type workload interface {
-	// unit and figures name what a round gives.
-	unit() string
+	// figures names further figures of a round.
 	figures() []string
+	// arms says whether that thread arms on a ring, and whether all its waits fail.
+	arms() (on, fail bool)
 	// round does one. What is wrong goes to problems; an error ends the point.
 	round(p problems) (measured, error)
 	// latencies returns the distributions since the last call.
 	latencies() []result.Latency
-	close() error
+	release() error
 }
 
-// A fault stands between the kernel and the program, to test the checks; it is "" but in
-// tests.
-type fault string
-
-const (
-	faultResult    fault = "result"    // a request returns something else
-	faultMissing   fault = "missing"   // a CQE does not arrive
-	faultTwice     fault = "twice"     // a CQE arrives twice
-	faultFlag      fault = "flag"      // a CQE has a flag
-	faultOverflow  fault = "overflow"  // the kernel counts a lost CQE
-	faultExtra     fault = "extra"     // a request stays with the kernel
-	faultWaiter    fault = "waiter"    // somebody else waits on a word
-	faultCPU       fault = "cpu"       // the thread is on another CPU
-	faultHang      fault = "hang"      // a round does not end
-	faultNoTimeout fault = "notimeout" // a wait ends for another reason than its timeout
-)
-
-// setup makes a point's workload on the calling thread.
-func setup(p *scenarios.Point, cpus []int, sched linux.Sched, f fault) (workload, error) {
-	switch p.Workload {
-	case "scalar", "waitv", "eagain":
-		return newRings(p, f)
-	case "timeout":
-		return newTimeouts(p, f)
-	case "hash", "mismatch":
-		return newThreads(p, cpus, sched, f)
-	}
-	return nil, fmt.Errorf("no workload %q", p.Workload)
+// place is a point, and where and as what its threads run.
+type place struct {
+	*scenarios.Point
+	cpus  []int
+	sched linux.Sched
 }
 
-// mapWords returns memory for words that are private to the process or not.
-func mapWords(p *scenarios.Point, size int) ([]byte, error) {
-	if p.Private() {
-		return linux.MapAnonymous(size)
-	}
-	return linux.MapAnonymousShared(size)
-}
+// workloads make what a point does, on the calling thread, by the name of
+// scenarios.Workload.
+var workloads = map[string]func(m place) (workload, error){}

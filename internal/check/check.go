@@ -1,25 +1,18 @@
-// Package machine says what the machine is, whether it is fit to measure on, and how its
-// kernel behaves, found out by doing and never by version numbers.
-package machine
+// Package check is what aossim check finds: whether this machine is fit to measure on, and how
+// its kernel behaves.
+package check
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
 	"text/tabwriter"
 
 	"aossim/internal/linux"
+	"aossim/internal/machine"
+	"aossim/internal/question"
 	"aossim/internal/result"
-)
-
-// ErrCannot is wrapped where this kernel or this user cannot run what was asked for:
-// nothing has started then. ErrUsage is about options that no machine, or not this one,
-// can follow.
-var (
-	ErrCannot = errors.New("cannot run here")
-	ErrUsage  = errors.New("wrong usage")
 )
 
 // Schema names the format of a check.
@@ -29,9 +22,9 @@ const Schema = "aossim.check/1"
 type Check struct {
 	Schema      string             `json:"schema"`
 	Environment result.Environment `json:"environment"`
-	Machine     []Item             `json:"machine"`
-	Self        *Self              `json:"self"`
-	Kernel      []Finding          `json:"kernel"`
+	Machine     []machine.Item     `json:"machine"`
+	Self        *machine.Self      `json:"self"`
+	Kernel      []question.Finding `json:"kernel"`
 	Timing      string             `json:"observed_by,omitempty"` // fexit or tracepoints
 	KernelError string             `json:"kernel_error,omitempty"`
 }
@@ -41,10 +34,11 @@ type Check struct {
 // hash), so the process should do nothing else.
 func Run(priority int) *Check {
 	wanted := linux.Sched{Policy: linux.FIFO, Priority: priority}
-	c := &Check{Schema: Schema, Environment: Environment(), Machine: fitness(wanted), Self: selfCheck(wanted)}
+	c := &Check{Schema: Schema, Environment: machine.Environment(), Machine: machine.Fitness(wanted), Self: machine.SelfCheck(wanted)}
 	if !c.missing("io_uring") {
-		var err error
-		if c.Kernel, c.Timing, err = behaviour(); err != nil {
+		findings, timing, err := question.Ask()
+		c.Kernel, c.Timing = findings, string(timing)
+		if err != nil {
 			c.KernelError = err.Error()
 		}
 	}
@@ -54,7 +48,7 @@ func Run(priority int) *Check {
 // missing says whether something is that the tool needs, by the start of its name.
 func (c *Check) missing(name string) bool {
 	for _, i := range c.Machine {
-		if i.Verdict == No && strings.HasPrefix(i.Name, name) {
+		if i.Verdict == machine.No && strings.HasPrefix(i.Name, name) {
 			return true
 		}
 	}

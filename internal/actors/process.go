@@ -1,0 +1,161 @@
+package actors
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"aossim/internal/linux"
+	"aossim/internal/refusal"
+)
+
+// Kind says what signals a process hears.
+type Kind int
+
+// It measures, and hears none; it makes load, and SIGTERM ends it; it runs programs of the
+// user's, and is asked by SIGTERM to end them, also when the controller dies.
+const (
+	Measuring Kind = iota
+	Loading
+	Gentle
+)
+
+// ErrTimeout is returned by Hear where there was no answer in time.
+var ErrTimeout = errors.New("no answer in time")
+
+// Process is an actor process as the controller has it. Its methods may be called from any
+// thread, Tell and Hear from one at a time.
+type Process struct {
+	Name    string // in errors, such as: group "real-time"
+	kind    Kind
+	cmd     *exec.Cmd
+	in      io.WriteCloser
+	stderr  bytes.Buffer
+	answers chan answer
+	gone    atomic.Bool // it was reaped: its number may be another's
+}
+
+// Start starts this program with a first argument and orders, with a P for each of so many
+// threads while they block and a few for the runtime, and without the signal by which the
+// scheduler preempts, as that would interrupt system calls. The calling thread must be locked and stay
+// until the process is gone (linux.TieToParent). files are inherited from number 3 on.
+func Start(name, argument string, kind Kind, threads int, body any, files ...*os.File) (*Process, error) {
+	data, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	p := &Process{Name: name, kind: kind, cmd: exec.Command("/proc/self/exe", argument), answers: make(chan answer)}
+	p.cmd.Env = append(os.Environ(), fmt.Sprintf("GOMAXPROCS=%d", threads+4),
+		"GODEBUG="+strings.TrimPrefix(os.Getenv("GODEBUG")+",asyncpreemptoff=1", ","))
+	linux.TieToParent(p.cmd, kind == Gentle)
+	p.cmd.Stderr, p.cmd.ExtraFiles, p.cmd.WaitDelay = &p.stderr, files, time.Second
+	if p.in, err = p.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := p.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("%s: starting its process: %w", name, err)
+	}
+	go p.listen(out)
+	// A process that is gone already says why when it is heard.
+	_ = p.tell(orders{os.Getpid(), kind, data})
+	return p, nil
+}
+
+// listen takes the answers, and then the process's end.
+func (p *Process) listen(out io.Reader) {
+	defer close(p.answers)
+	for d := json.NewDecoder(out); ; {
+		var a answer
+		if d.Decode(&a) != nil {
+			break
+		}
+		p.answers <- a
+	}
+	_, _ = io.Copy(io.Discard, out)
+	_ = p.cmd.Wait() // its state says how it ended
+	p.gone.Store(true)
+}
+
+// PID is the process's number.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+func (p *Process) tell(v any) error { return json.NewEncoder(p.in).Encode(v) }
+
+// Tell gives the process a command.
+func (p *Process) Tell(command any) error {
+	if err := p.tell(command); err != nil {
+		return fmt.Errorf("%s: its process is gone: %w%s", p.Name, err, tail(p.stderr.String()))
+	}
+	return nil
+}
+
+// Hear waits for the next answer. Its error is the process's own, which wraps
+// refusal.ErrCannot where that is what it is; ctx's; ErrTimeout; or that the process ended.
+func (p *Process) Hear(ctx context.Context, limit time.Duration, body any) error {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case a, ok := <-p.answers:
+		switch {
+		case !ok:
+			return unexpected(p.Name, linux.DescribeExit(p.cmd.ProcessState), p.stderr.String())
+		case a.Cannot:
+			return fmt.Errorf("%s %w: %s", p.Name, refusal.ErrCannot, a.Error)
+		case a.Error != "":
+			return fmt.Errorf("%s: %s", p.Name, a.Error)
+		}
+		return json.Unmarshal(a.Body, body)
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return ErrTimeout
+	}
+}
+
+// Kill ends the process and its group at once; one that runs programs of the user's is asked
+// to, as only it knows their process groups. It does nothing but system calls: the watchdog
+// uses it when there is no CPU for anything else.
+func (p *Process) Kill() {
+	if p.kind != Gentle {
+		p.KillNow()
+	} else if !p.gone.Load() {
+		linux.TerminateGroup(p.cmd)
+	}
+}
+
+// KillNow is Kill for a process that had its time to end its programs.
+func (p *Process) KillNow() {
+	if !p.gone.Load() {
+		linux.KillGroup(p.cmd)
+	}
+}
+
+// End waits until the process is gone, and ends it where that takes longer than patience.
+func (p *Process) End(patience time.Duration) {
+	p.in.Close()
+	force := time.AfterFunc(patience, p.KillNow)
+	defer force.Stop()
+	for range p.answers {
+	}
+}
+
+// tail returns the end of what a process said, to stand behind an error's text.
+func tail(text string) string {
+	const most = 2000
+	if text = strings.TrimSpace(text); text == "" {
+		return ""
+	}
+	return ": " + text[max(0, len(text)-most):]
+}

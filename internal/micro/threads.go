@@ -1,0 +1,149 @@
+package micro
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"sync/atomic"
+
+	"aossim/internal/linux"
+	"aossim/internal/result"
+	"aossim/scenarios"
+)
+
+// mismatched is a value that no word has.
+const mismatched = 1234
+
+// threads are workloads of several threads that wait by futex(2). Threads stay from round to
+// round; what begins and ends a round goes through channels.
+type threads struct {
+	*scenarios.Point
+	mem     []byte
+	workers []*worker
+}
+
+// worker is one thread and, where its workload has them, its partner.
+type worker struct {
+	*threads
+	number   int
+	words    []*atomic.Uint32
+	start    chan int64 // when to begin, ns; closed at the end
+	done     chan error
+	found    problems
+	ops      int64
+	duration int64
+	do       func(end int64) error // a round's part, until end (ns)
+}
+
+// newThreads maps memory for so many bytes of words and starts a worker for each thread, on
+// each members-th CPU. make has each worker do something.
+func newThreads(m place, size, members int, prepare func(t *worker)) (*threads, error) {
+	if m.Buckets != scenarios.DefaultBuckets {
+		if err := linux.SetFutexHash(int(m.Buckets)); err != nil {
+			return nil, fmt.Errorf("a private futex hash of %d buckets (prctl(PR_FUTEX_HASH)): %w; it takes Linux 6.16 and CONFIG_FUTEX_PRIVATE_HASH, leave buckets out", m.Buckets, err)
+		}
+	}
+	w := &threads{Point: m.Point}
+	var err error
+	if w.mem, err = mapWords(m.Point, size); err != nil {
+		return nil, err
+	}
+	for i := range m.Threads {
+		t := &worker{threads: w, number: i, start: make(chan int64), done: make(chan error), found: problems{}}
+		w.workers = append(w.workers, t)
+		prepare(t)
+		err := m.goOn(members*i, func() error {
+			for begin := range t.start {
+				t.done <- t.run(begin)
+			}
+			return nil
+		}, nil)
+		if err != nil {
+			return nil, err
+		}
+	}
+	return w, nil
+}
+
+// goOn calls f on a thread of its own with the point's policy, on the n-th CPU. It returns
+// when that thread has both; ended gets what f returns, where it is not nil.
+func (m place) goOn(n int, f func() error, ended chan<- error) error {
+	ready := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		_, err := linux.SetAffinity([]int{m.cpus[n%len(m.cpus)]})
+		if err == nil {
+			_, err = linux.SetSched(m.sched)
+		}
+		if ready <- err; err == nil {
+			err = f()
+		}
+		if ended != nil {
+			ended <- err
+		}
+	}()
+	return <-ready
+}
+
+func (w *threads) arms() (on, fail bool)       { return false, false }
+func (w *threads) figures() []string           { return nil }
+func (w *threads) latencies() []result.Latency { return nil }
+
+func (w *threads) round(p problems) (m measured, err error) {
+	begin := linux.Now() + 1_000_000
+	for _, t := range w.workers {
+		t.start <- begin
+	}
+	for _, t := range w.workers {
+		err = errors.Join(err, <-t.done)
+		m.Operations += t.ops
+		m.Value += float64(t.ops) / (float64(t.duration) / 1e9) / float64(len(w.workers))
+		for name, found := range t.found {
+			p.add(name, "thread %d: %s", t.number, found)
+			p[name].count += found.count - 1
+		}
+		t.found = problems{}
+	}
+	for i := range w.workers[0].words {
+		if n, e := linux.FutexWake(w.workers[0].words[i], linux.WakeAll, linux.MatchAny, w.Private()); e != 0 {
+			p.add(checkResults, "a wake of word %d returned %d", i, e)
+		} else if n != 0 {
+			p.add(checkLeftover, "%d waiters are left on word %d", n, i)
+		}
+	}
+	return m, err
+}
+
+// run is a worker's part of a round.
+func (t *worker) run(begin int64) error {
+	cpu := linux.CPU()
+	linux.Pin()
+	defer linux.Unpin()
+	t.ops = 0
+	for linux.Now() < begin {
+	}
+	start := linux.Now()
+	err := t.do(start + int64(t.Runtime))
+	t.duration = linux.Now() - start
+	if now := linux.CPU(); now != cpu {
+		t.found.add(checkCPU, "it moved from CPU %d to %d", cpu, now)
+	}
+	return err
+}
+
+func (w *threads) release() error {
+	for _, t := range w.workers {
+		close(t.start)
+	}
+	return linux.Unmap(w.mem)
+}
+
+// mapWords returns memory for words that are private to the process or not.
+func mapWords(p *scenarios.Point, size int) ([]byte, error) {
+	size = max(size, os.Getpagesize())
+	if p.Private() {
+		return linux.MapAnonymous(size)
+	}
+	return linux.MapAnonymousShared(size)
+}

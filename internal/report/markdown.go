@@ -1,0 +1,59 @@
+package report
+
+import (
+	"bufio"
+	"io"
+	"strings"
+
+	"aossim/internal/compare"
+)
+
+// ComparisonMarkdown writes a comparison as a table that is ready for a mail.
+func ComparisonMarkdown(w io.Writer, c *compare.Comparison) error {
+	b := bufio.NewWriter(w)
+	for _, line := range append([]string{c.Scenario + ", before: " + c.Before + ", after: " + c.After}, prefixed("Warning: ", c.Warnings)...) {
+		_, _ = b.WriteString(line + "\n\n") // the writer keeps its first error
+	}
+	markdown(b, mailTable(c))
+	return b.Flush()
+}
+
+// markdown writes a table with one line of head.
+func markdown(b *bufio.Writer, t table) {
+	escape := strings.NewReplacer("|", "\\|", "\n", " ")
+	var all [][]string
+	head := make([]string, len(t.head))
+	for i, c := range t.head {
+		head[i] = join(c.lines)
+	}
+	for _, cells := range append([][]string{head}, t.rows...) {
+		escaped := make([]string, len(cells))
+		for i, c := range cells {
+			escaped[i] = escape.Replace(c)
+		}
+		all = append(all, escaped)
+	}
+	width := widths(all)
+	for n, cells := range all {
+		_, _ = b.WriteString("| " + strings.Join(aligned(cells, width, t.left), " | ") + " |\n")
+		if n > 0 {
+			continue
+		}
+		for i, w := range width {
+			end := ":"
+			if i < t.left {
+				end = "-"
+			}
+			_, _ = b.WriteString("|" + strings.Repeat("-", w+1) + end)
+		}
+		_, _ = b.WriteString("|\n")
+	}
+	_, _ = b.WriteString("\n")
+}
+
+func prefixed(prefix string, lines []string) (list []string) {
+	for _, l := range lines {
+		list = append(list, prefix+l)
+	}
+	return list
+}
