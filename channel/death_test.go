@@ -73,7 +73,7 @@ func child(role string) {
 		for i := range uint64(6) { // more than a lap
 			if p.Publish(Message{Sequence: i}) {
 				step()
-				linux.FutexWake(ch.word, linux.WakeAll, linux.MatchAny, false)
+				linux.FutexWake(ch.word, linux.WakeAll, linux.MatchAny, linux.Shared)
 				step()
 			}
 		}
@@ -164,12 +164,12 @@ func killAt(t *testing.T, role string, n int) bool {
 		linux.Pin() // or signals would make it leave its wait
 		defer linux.Unpin()
 		for word := ch.word.Load(); ch.Distance(before, word) < last && !quit.Load(); word = ch.word.Load() {
-			linux.FutexWait(ch.word, word, 2, false)
+			linux.FutexWait(ch.word, word, 2, linux.Shared)
 		}
 	}()
 	defer func() {
 		for quit.Store(true); ; time.Sleep(time.Millisecond) {
-			linux.FutexWake(ch.word, linux.WakeAll, 2, false)
+			linux.FutexWake(ch.word, linux.WakeAll, 2, linux.Shared)
 			select {
 			case <-waiter:
 				return
@@ -234,13 +234,13 @@ func killAt(t *testing.T, role string, n int) bool {
 		t.Errorf("step %d: the heir is not told to wake", n)
 	}
 	if wake {
-		linux.FutexWake(ch.word, linux.WakeAll, 2, false)
+		linux.FutexWake(ch.word, linux.WakeAll, 2, linux.Shared)
 	}
 	const each = last / 2
 	for i := range uint64(each) {
 		for _, p := range []*Publisher{other, heir} {
 			if p.Publish(Message{Sequence: i}) {
-				linux.FutexWake(ch.word, linux.WakeAll, 2, false)
+				linux.FutexWake(ch.word, linux.WakeAll, 2, linux.Shared)
 			}
 		}
 	}

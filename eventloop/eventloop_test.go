@@ -121,7 +121,7 @@ func (b *bench) publish(delay time.Duration) {
 	b.publishing.Add(1)
 }
 
-func (b *bench) wake() { linux.FutexWake(b.ch.Word(), linux.WakeAll, linux.MatchAny, false) }
+func (b *bench) wake() { linux.FutexWake(b.ch.Word(), linux.WakeAll, linux.MatchAny, linux.Shared) }
 
 // stop ends the loop and returns its stats.
 func (b *bench) stop() *Stats {
@@ -137,7 +137,7 @@ func (b *bench) stop() *Stats {
 	}
 	b.leave()
 	b.minder.Account()
-	if n, _ := linux.FutexWake(b.ch.Word(), linux.WakeAll, linux.MatchAny, false); n != 0 {
+	if n, _ := linux.FutexWake(b.ch.Word(), linux.WakeAll, linux.MatchAny, linux.Shared); n != 0 {
 		b.t.Errorf("%d waiters are left in the kernel", n)
 	}
 	if t := b.sub.Total(); t.Arms != t.Wakes+t.EAGAIN+b.sub.Cancelled {

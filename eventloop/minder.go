@@ -94,7 +94,7 @@ func (m *Minder) wake(in *input) {
 		linux.SignalEventfd(int(in.Eventfd.Fd()))
 		return
 	}
-	linux.FutexWake(in.word, linux.WakeAll, m.s.Mask, in.Private)
+	linux.FutexWake(in.word, linux.WakeAll, m.s.Mask, in.Scope)
 }
 
 // Account adds the lost wakes to the stats of their windows, once the loop has

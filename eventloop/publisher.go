@@ -34,7 +34,7 @@ func Bursts(p *Publisher) float64 {
 type Out struct {
 	Channel   *channel.Publisher
 	Word      *atomic.Uint32
-	Private   bool       // the word is used by this process only
+	Scope     linux.Scope
 	Futex     bool       // there are subscribers that wait on the word
 	Eventfds  []*os.File // subscribers that poll an eventfd instead
 	eventfds  []int
@@ -77,7 +77,7 @@ func NewPublisher(c PublisherConfig, ws *Windows, p Progress, stats []*Stats) (*
 	}
 	for i := range c.Outs {
 		o := &c.Outs[i]
-		o.wordFlags = uring.WordFlags(o.Private)
+		o.wordFlags = uring.WordFlags(o.Scope)
 		for _, f := range o.Eventfds {
 			o.eventfds = append(o.eventfds, int(f.Fd()))
 		}
@@ -169,7 +169,7 @@ func (p *Publisher) wake(o *Out, s *Stats) error {
 		return nil
 	}
 	if p.ring == nil {
-		if _, e := linux.FutexWake(o.Word, linux.WakeAll, linux.MatchAny, o.Private); e != 0 {
+		if _, e := linux.FutexWake(o.Word, linux.WakeAll, linux.MatchAny, o.Scope); e != 0 {
 			return os.NewSyscallError("futex(FUTEX_WAKE)", e)
 		}
 		return nil

@@ -51,14 +51,14 @@ func publishes(t *testing.T, c PublisherConfig, length, delay time.Duration) (*S
 	times[0].Store(uint64(start))
 	times[1].Store(uint64(start + int64(length)))
 	windows.Current.Store(1)
-	linux.FutexWake(windows.Current, linux.WakeAll, linux.MatchAny, false)
+	linux.FutexWake(windows.Current, linux.WakeAll, linux.MatchAny, linux.Shared)
 	for end := time.Now().Add(10 * time.Second); progress.Done.Load() != 1; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the publisher is not done within 10 s")
 		}
 	}
 	windows.Current.Store(Stop)
-	linux.FutexWake(windows.Current, linux.WakeAll, linux.MatchAny, false)
+	linux.FutexWake(windows.Current, linux.WakeAll, linux.MatchAny, linux.Shared)
 	select {
 	case err := <-ended:
 		if err != nil {

@@ -16,7 +16,7 @@ import (
 // Publishing are the words of Progress of all who publish there.
 type In struct {
 	Channel    *channel.Channel
-	Private    bool // the word is used by this process only
+	Scope      linux.Scope // of the word
 	Eventfd    *os.File
 	Publishing []*atomic.Uint64
 }

@@ -19,7 +19,7 @@ func (w futexWaits) arm() (failed bool, after int64, err error) {
 	in := &u.inputs[0]
 	s.load(u, 0)
 	s.progress.Count.Store(s.consumed) // load may have handled more
-	e := linux.FutexWait(in.word, in.armed, s.Mask, in.Private)
+	e := linux.FutexWait(in.word, in.armed, s.Mask, in.Scope)
 	after = linux.Now()
 	switch e {
 	case 0:

@@ -10,7 +10,7 @@ func init() {
 	kinds["io_uring"] = func(s *Subscriber) (waits, error) {
 		push := func(u *unit) {
 			in := &u.inputs[0]
-			s.ring.PushFutexWait(linux.WordAddress(in.word), in.armed, s.Mask, uring.WordFlags(in.Private), u.id)
+			s.ring.PushFutexWait(linux.WordAddress(in.word), in.armed, s.Mask, uring.WordFlags(in.Scope), u.id)
 		}
 		return &ringWaits{s, push}, s.openRing()
 	}

@@ -31,7 +31,7 @@ type vectorWaits struct {
 func (w *vectorWaits) pushVector(u *unit) {
 	for i := range u.inputs {
 		in := &u.inputs[i]
-		w.vector.Set(i, linux.WordAddress(in.word), in.armed, uring.WordFlags(in.Private))
+		w.vector.Set(i, linux.WordAddress(in.word), in.armed, uring.WordFlags(in.Scope))
 	}
 	w.ring.Push(uring.FutexWaitv(w.vector.Addr(), len(u.inputs), u.id))
 }

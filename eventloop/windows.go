@@ -40,7 +40,7 @@ func (ws *Windows) Next(w uint32) uint32 {
 		if now != w {
 			return now
 		}
-		linux.FutexWait(ws.Current, w, linux.MatchAny, false)
+		linux.FutexWait(ws.Current, w, linux.MatchAny, linux.Shared)
 	}
 }
 

@@ -28,6 +28,14 @@ const (
 	Gentle
 )
 
+// death is the signal by which the kernel says that the controller died.
+func (k Kind) death() linux.Signal {
+	if k == Gentle {
+		return linux.Terminate
+	}
+	return linux.Kill
+}
+
 // ErrTimeout is returned by Hear where there was no answer in time.
 var ErrTimeout = errors.New("no answer in time")
 
@@ -55,7 +63,7 @@ func Start(name, argument string, kind Kind, threads int, body any, files ...*os
 	p := &Process{Name: name, kind: kind, cmd: exec.Command("/proc/self/exe", argument), answers: make(chan answer)}
 	p.cmd.Env = append(os.Environ(), fmt.Sprintf("GOMAXPROCS=%d", threads+4),
 		"GODEBUG="+strings.TrimPrefix(os.Getenv("GODEBUG")+",asyncpreemptoff=1", ","))
-	linux.TieToParent(p.cmd, kind == Gentle)
+	linux.TieToParent(p.cmd, kind.death())
 	p.cmd.Stderr, p.cmd.ExtraFiles, p.cmd.WaitDelay = &p.stderr, files, time.Second
 	if p.in, err = p.cmd.StdinPipe(); err != nil {
 		return nil, err

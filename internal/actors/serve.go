@@ -68,12 +68,14 @@ func Serve[T any](in io.Reader, out io.Writer, do func(T, *Conversation) error) 
 		err = json.Unmarshal(o.Body, &body)
 	}
 	if err == nil {
-		err = linux.DieWithParent(o.Controller, o.Kind == Gentle)
+		err = linux.DieWithParent(o.Controller, o.Kind.death())
 	}
 	if err == nil {
 		// The controller decides when to end: a signal to everybody must not take the
 		// measurements with it. An external program has to hear that the controller died.
-		linux.IgnoreSignals(o.Kind == Measuring)
+		if linux.IgnoreSignals(); o.Kind == Measuring {
+			linux.IgnoreSignals(linux.Terminate)
+		}
 		err = do(body, c)
 	}
 	if err != nil {

@@ -131,7 +131,7 @@ func (s *side) point(p *result.Micro, u unit, first bool, medians []float64, las
 	case u == perRun:
 		s.add(m, p.Median, first)
 	case last:
-		s.add(m, median(medians), true)
+		s.add(m, median(medians), last)
 	}
 	metric.OfPointKernel(p, func(k metric.Metric, count, events int64) {
 		of := s.add(Metric{Name: k.Name, Kind: k.Judged, gate: k.Gate}, float64(count)/float64(events), first)

@@ -16,8 +16,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Errno is the error number of a system call.
-type Errno = syscall.Errno
+// Errno is the error number of a system call, Signal that of a signal.
+type (
+	Errno  = syscall.Errno
+	Signal = syscall.Signal
+)
 
 // The error numbers that others tell apart; ENOTSUPP is the kernel's own, which no header for
 // programs has (include/linux/errno.h).
@@ -34,38 +37,31 @@ const (
 // ErrInvalid is EINVAL.
 var ErrInvalid error = unix.EINVAL
 
-// Terminate is SIGTERM.
-var Terminate os.Signal = unix.SIGTERM
+// Signals that others send or hear: SIGTERM asks a process to end, SIGKILL ends it.
+const (
+	Terminate = unix.SIGTERM
+	Kill      = unix.SIGKILL
+)
 
-// IgnoreSignals makes this process deaf to SIGINT and SIGHUP, and to SIGTERM too
-// where term is set.
-func IgnoreSignals(term bool) {
-	signal.Ignore(unix.SIGINT, unix.SIGHUP)
-	if term {
-		signal.Ignore(unix.SIGTERM)
-	}
+// IgnoreSignals makes this process deaf to what a terminal sends, SIGINT and SIGHUP, and to
+// others.
+func IgnoreSignals(others ...os.Signal) {
+	signal.Ignore(append(others, unix.SIGINT, unix.SIGHUP)...)
 }
 
 // TieToParent gives cmd a process group of its own, so that a terminal's signals
-// do not reach it, and has the kernel send it SIGKILL, or SIGTERM where gentle is
-// set, when the thread that starts it ends (prctl(2), PR_SET_PDEATHSIG). That thread
-// must be locked and stay until the process is gone.
-func TieToParent(cmd *exec.Cmd, gentle bool) {
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
-	if gentle {
-		cmd.SysProcAttr.Pdeathsig = unix.SIGTERM
-	}
+// do not reach it, and has the kernel send it a signal, Kill or Terminate, when the thread
+// that starts it ends (prctl(2), PR_SET_PDEATHSIG). That thread must be locked and stay until
+// the process is gone.
+func TieToParent(cmd *exec.Cmd, death syscall.Signal) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: death}
 }
 
 // DieWithParent is TieToParent once more, from the child: the kernel forgets it
 // when a program with file capabilities is executed (prctl(2)). parent is the process
 // that must still be there.
-func DieWithParent(parent int, gentle bool) error {
-	sig := unix.SIGKILL
-	if gentle {
-		sig = unix.SIGTERM
-	}
-	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(sig), 0, 0, 0); err != nil {
+func DieWithParent(parent int, death syscall.Signal) error {
+	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(death), 0, 0, 0); err != nil {
 		return fmt.Errorf("prctl(PR_SET_PDEATHSIG): %w", err)
 	}
 	if os.Getppid() != parent {

@@ -25,7 +25,7 @@ func init() {
 // mismatches waits on each word in turn for a value that none has.
 func (t *worker) mismatches(end int64) error {
 	for linux.Now() < end {
-		if n, e := linux.FutexMismatches(t.words[0], len(t.words), mismatched, t.Private()); n != 0 {
+		if n, e := linux.FutexMismatches(t.words[0], len(t.words), mismatched, scope(t.Point)); n != 0 {
 			t.found.add(checkResults, "%d waits that mismatch returned %d", n, e)
 		}
 		t.ops += int64(len(t.words))

@@ -150,7 +150,7 @@ func TestFaults(t *testing.T) {
 	}
 	fault("eagain", checkOutstanding, func(a *actor) {
 		w := a.work.(*rings) // on a word that no wake reaches
-		w.ring.Push(uring.FutexWait(linux.WordAddress(linux.Uint32At(linuxtest.Map(t, os.Getpagesize()), 0)), 0, linux.MatchAny, uring.WordFlags(w.Private()), 1<<32))
+		w.ring.Push(uring.FutexWait(linux.WordAddress(linux.Uint32At(linuxtest.Map(t, os.Getpagesize()), 0)), 0, linux.MatchAny, uring.WordFlags(scope(w.Point)), 1<<32))
 		w.ring.Enter(0, 0)
 	})
 	fault("waitv", checkLeftover, func(a *actor) { // somebody else waits on a word that no wake of the workload reaches
@@ -160,7 +160,7 @@ func TestFaults(t *testing.T) {
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()
 			thread <- linux.ThreadID()
-			linux.FutexWait(w.words[len(w.words)-1], 0, linux.MatchAny, w.Private())
+			linux.FutexWait(w.words[len(w.words)-1], 0, linux.MatchAny, scope(w.Point))
 		}()
 		for id := <-thread; !linux.Asleep(id); {
 			time.Sleep(time.Millisecond)
@@ -303,8 +303,8 @@ func TestNoAllocation(t *testing.T) {
 	}
 	word := linux.Uint32At(linuxtest.Map(t, os.Getpagesize()), 0)
 	if n := testing.AllocsPerRun(100, func() {
-		linux.FutexMismatches(word, 8, mismatched, true)
-		linux.FutexWaitFor(word, 0, 1000, true)
+		linux.FutexMismatches(word, 8, mismatched, linux.Private)
+		linux.FutexWaitFor(word, 0, 1000, linux.Private)
 	}); n != 0 {
 		t.Errorf("futex(2): %v allocations", n)
 	}

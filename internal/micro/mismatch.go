@@ -75,7 +75,7 @@ func (p *mixedPair) mixed(end int64) error {
 		at := p.random.IntN(len(p.words))
 		word := p.words[at]
 		if p.random.Float64() < float64(p.Mismatching) {
-			if e := linux.FutexWait(word, mismatched, bit, p.Private()); e != linux.EAGAIN {
+			if e := linux.FutexWait(word, mismatched, bit, scope(p.Point)); e != linux.EAGAIN {
 				p.found.add(checkResults, "a wait that mismatches returned %d", e)
 			}
 			after := linux.Now()
@@ -84,11 +84,11 @@ func (p *mixedPair) mixed(end int64) error {
 			continue
 		}
 		p.request.Store(uint32(at) + 1)
-		linux.FutexWake(p.request, 1, linux.MatchAny, p.Private())
+		linux.FutexWake(p.request, 1, linux.MatchAny, scope(p.Point))
 		from := linux.Now()
-		e := linux.FutexWait(word, 0, bit, p.Private())
+		e := linux.FutexWait(word, 0, bit, scope(p.Point))
 		for e == linux.EINTR {
-			e = linux.FutexWait(word, 0, bit, p.Private())
+			e = linux.FutexWait(word, 0, bit, scope(p.Point))
 		}
 		if e != 0 {
 			p.found.add(checkResults, "a wait that matches returned %d", e)
@@ -108,7 +108,7 @@ func (p *mixedPair) wakes() error {
 		at := p.request.Load()
 		switch at {
 		case 0:
-			linux.FutexWait(p.request, 0, linux.MatchAny, p.Private())
+			linux.FutexWait(p.request, 0, linux.MatchAny, scope(p.Point))
 			continue
 		case leave:
 			return nil
@@ -117,7 +117,7 @@ func (p *mixedPair) wakes() error {
 		p.request.Store(0)
 		// No other waiter has this bit; until it waits, the wake finds nobody.
 		for {
-			n, e := linux.FutexWake(p.words[at-1], 1, bit, p.Private())
+			n, e := linux.FutexWake(p.words[at-1], 1, bit, scope(p.Point))
 			if n == 1 {
 				break
 			}
@@ -132,7 +132,7 @@ func (p *mixedPair) wakes() error {
 func (w *mixed) release() (err error) {
 	for _, p := range w.pairs {
 		p.request.Store(leave)
-		linux.FutexWake(p.request, 1, linux.MatchAny, p.Private())
+		linux.FutexWake(p.request, 1, linux.MatchAny, scope(p.Point))
 		err = errors.Join(err, <-p.partner)
 	}
 	return errors.Join(err, w.threads.release())

@@ -154,7 +154,7 @@ func (w *rings) after(p problems) {
 		p.add(checkOutstanding, "%d requests are left with the kernel", n)
 	}
 	for i, at := range w.words {
-		if n, e := linux.FutexWake(at, linux.WakeAll, linux.MatchAny, w.Private()); e != 0 {
+		if n, e := linux.FutexWake(at, linux.WakeAll, linux.MatchAny, scope(w.Point)); e != 0 {
 			p.add(checkResults, "a wake of word %d returned %d", i, e)
 		} else if n != 0 {
 			p.add(checkLeftover, "%d waiters are left on word %d", n, i)

@@ -11,7 +11,7 @@ func init() {
 		if err != nil {
 			return nil, err
 		}
-		word := uring.WordFlags(m.Private())
+		word := uring.WordFlags(scope(m.Point))
 		for _, at := range w.words {
 			w.add(uring.FutexWait(linux.WordAddress(at), 0, linux.MatchAny, word, 0), 0)
 		}

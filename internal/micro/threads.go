@@ -106,7 +106,7 @@ func (w *threads) round(p problems) (m measured, err error) {
 		t.found = problems{}
 	}
 	for i := range w.workers[0].words {
-		if n, e := linux.FutexWake(w.workers[0].words[i], linux.WakeAll, linux.MatchAny, w.Private()); e != 0 {
+		if n, e := linux.FutexWake(w.workers[0].words[i], linux.WakeAll, linux.MatchAny, scope(w.Point)); e != 0 {
 			p.add(checkResults, "a wake of word %d returned %d", i, e)
 		} else if n != 0 {
 			p.add(checkLeftover, "%d waiters are left on word %d", n, i)
@@ -137,6 +137,14 @@ func (w *threads) release() error {
 		close(t.start)
 	}
 	return linux.Unmap(w.mem)
+}
+
+// scope is who uses a point's words.
+func scope(p *scenarios.Point) linux.Scope {
+	if p.Private() {
+		return linux.Private
+	}
+	return linux.Shared
 }
 
 // mapWords returns memory for words that are private to the process or not.

@@ -35,7 +35,7 @@ func (w *timeouts) latencies() []result.Latency { return nil }
 func (w *timeouts) round(p problems) (measured, error) {
 	before, start := linux.ThreadUsage(), linux.Now()
 	for range w.Waits {
-		if e := linux.FutexWaitFor(w.word, 0, int64(w.Timeout), w.Private()); e != linux.ETIMEDOUT {
+		if e := linux.FutexWaitFor(w.word, 0, int64(w.Timeout), scope(w.Point)); e != linux.ETIMEDOUT {
 			p.add(checkResults, "a wait that must time out returned %d", e)
 		}
 	}

@@ -13,7 +13,7 @@ func init() {
 		if err != nil {
 			return nil, err
 		}
-		word := uring.WordFlags(m.Private())
+		word := uring.WordFlags(scope(m.Point))
 		var vectors []*uring.Vector
 		w.more = func() (err error) {
 			for _, v := range vectors {

@@ -52,13 +52,13 @@ func (l *lab) vectors() error {
 	return withRing(1, func(r *uring.Ring) error {
 		for range few {
 			for i := range vectorWords {
-				v.Set(i, linux.WordAddress(linux.Uint32At(l.mem, 64*i)), 0, uring.WordFlags(true))
+				v.Set(i, linux.WordAddress(linux.Uint32At(l.mem, 64*i)), 0, uring.WordFlags(linux.Private))
 			}
 			r.Push(uring.FutexWaitv(v.Addr(), vectorWords, 1))
 			if err := submit(r); err != nil {
 				return err
 			}
-			if err := wake(linux.Uint32At(l.mem, 64*woken), true); err != nil {
+			if err := wake(linux.Uint32At(l.mem, 64*woken), linux.Private); err != nil {
 				return err
 			}
 			if err := take(r, "a woken vector", woken); err != nil {

@@ -31,7 +31,7 @@ var bucketLock = question{"a mismatched futex(2) wait takes the hash bucket's lo
 	}
 	control, _, err := l.observed(func() error {
 		for range few {
-			linux.FutexWaitFor(word, word.Load(), 1000, true)
+			linux.FutexWaitFor(word, word.Load(), 1000, linux.Private)
 		}
 		return nil
 	})
@@ -57,7 +57,7 @@ func (l *lab) bucketLockHeld() (string, string) {
 	h := holding{word: linux.Uint32At(l.mem, 0)}
 	err = withRing(waiters, func(r *uring.Ring) error {
 		for range waiters {
-			if r.Push(uring.FutexWait(linux.WordAddress(h.word), 0, theirs, uring.WordFlags(true), 1)); r.Queued() == 64 {
+			if r.Push(uring.FutexWait(linux.WordAddress(h.word), 0, theirs, uring.WordFlags(linux.Private), 1)); r.Queued() == 64 {
 				if err := submit(r); err != nil {
 					return err
 				}
@@ -89,7 +89,7 @@ type holding struct {
 
 func (h *holding) hold() error {
 	const others = 2 // a bit that no waiter has
-	switch n, e := linux.FutexWake(h.word, linux.WakeAll, others, true); {
+	switch n, e := linux.FutexWake(h.word, linux.WakeAll, others, linux.Private); {
 	case e != 0:
 		return fmt.Errorf("a wake that matches nobody: %w", e)
 	case n != 0:

@@ -16,7 +16,7 @@ var cachePatch = question{"cache patch: a failed arm's data is kept for the next
 	t, sites, err := l.observed(func() error {
 		return withRing(1, func(r *uring.Ring) error {
 			for end := linux.Now() + int64(limit); n < arms && linux.Now() < end; n++ {
-				r.Push(uring.FutexWait(linux.WordAddress(word), 1, linux.MatchAny, uring.WordFlags(true), 1))
+				r.Push(uring.FutexWait(linux.WordAddress(word), 1, linux.MatchAny, uring.WordFlags(linux.Private), 1))
 				if err := take(r, "a wait that must fail", -int32(linux.EAGAIN)); err != nil {
 					return err
 				}

@@ -24,8 +24,8 @@ var inflight = question{"inflight tracking of futex requests", func(l *lab) (str
 		run  func() error
 		kind int // of observe.Thread.Flags
 	}{
-		{"private waits", func() error { return waits(linux.Uint32At(l.mem, 0), true) }, 0},
-		{"shared waits", func() error { return waits(linux.Uint32At(l.shm, 0), false) }, 0},
+		{"private waits", func() error { return waits(linux.Uint32At(l.mem, 0), linux.Private) }, 0},
+		{"shared waits", func() error { return waits(linux.Uint32At(l.shm, 0), linux.Shared) }, 0},
 		{"wakes", func() error { return wakes(linux.Uint32At(l.mem, 0)) }, 1},
 	} {
 		t, _, err := l.observed(x.run)
@@ -45,14 +45,14 @@ var inflight = question{"inflight tracking of futex requests", func(l *lab) (str
 }}
 
 // waits arms and wakes a word a few times.
-func waits(word *atomic.Uint32, isPrivate bool) error {
+func waits(word *atomic.Uint32, scope linux.Scope) error {
 	return withRing(1, func(r *uring.Ring) error {
 		for range few {
-			r.Push(uring.FutexWait(linux.WordAddress(word), word.Load(), linux.MatchAny, uring.WordFlags(isPrivate), 1))
+			r.Push(uring.FutexWait(linux.WordAddress(word), word.Load(), linux.MatchAny, uring.WordFlags(scope), 1))
 			if err := submit(r); err != nil {
 				return err
 			}
-			if err := wake(word, isPrivate); err != nil {
+			if err := wake(word, scope); err != nil {
 				return err
 			}
 			if err := take(r, "a woken wait", 0); err != nil {
@@ -67,7 +67,7 @@ func waits(word *atomic.Uint32, isPrivate bool) error {
 func wakes(word *atomic.Uint32) error {
 	return withRing(1, func(r *uring.Ring) error {
 		for range few {
-			r.Push(uring.FutexWake(linux.WordAddress(word), 1, uring.WordFlags(true), 1))
+			r.Push(uring.FutexWake(linux.WordAddress(word), 1, uring.WordFlags(linux.Private), 1))
 			if err := take(r, "a wake of nobody", 0); err != nil {
 				return err
 			}

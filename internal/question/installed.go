@@ -31,7 +31,7 @@ var installed = question{"a private wait armed before the private hash is instal
 	defer r.Abandon() // the other process's requests end with it
 	r.Unregister()
 	word := linux.Uint32At(l.mem, 0)
-	request := uring.FutexWait(linux.WordAddress(word), 0, linux.MatchAny, uring.WordFlags(true), 1)
+	request := uring.FutexWait(linux.WordAddress(word), 0, linux.MatchAny, uring.WordFlags(linux.Private), 1)
 	code, err := linux.Fork(func() int {
 		before, _ := linux.FutexHashSlots()
 		r.Push(request)
@@ -42,7 +42,7 @@ var installed = question{"a private wait armed before the private hash is instal
 		if linux.SetFutexHash(16) != nil {
 			return forkNotInstalled
 		}
-		n, _ := linux.FutexWake(word, 1, linux.MatchAny, true)
+		n, _ := linux.FutexWake(word, 1, linux.MatchAny, linux.Private)
 		switch {
 		case n != 1:
 			return forkLost
@@ -59,11 +59,11 @@ var installed = question{"a private wait armed before the private hash is instal
 	case code == forkNotInstalled:
 		return Unknown, "prctl(PR_FUTEX_HASH, SET_SLOTS, 16) was refused in a forked process"
 	case code == forkArmedInstalled:
-		return stillWoken(true), "in a forked process of one thread arming itself installed the hash; the wait was woken after another change of its size"
+		return stillWoken, "in a forked process of one thread arming itself installed the hash; the wait was woken after another change of its size"
 	}
 	const how = "in a forked process of one thread a wait was armed without the hash; the wake after prctl(PR_FUTEX_HASH, SET_SLOTS, 16) woke "
 	if code == forkWoken {
-		return stillWoken(true), how + "1 waiter"
+		return stillWoken, how + "1 waiter"
 	}
-	return stillWoken(false), how + "nobody"
+	return lost, how + "nobody"
 }}

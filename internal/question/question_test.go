@@ -20,9 +20,9 @@ func TestEvidence(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	word := linux.Uint32At(linuxtest.Map(t, os.Getpagesize()), 0)
-	found := map[string]error{"a wake woke 0": wake(word, true)}
+	found := map[string]error{"a wake woke 0": wake(word, linux.Private)}
 	err := withRing(1, func(r *uring.Ring) error {
-		r.Push(uring.FutexWake(linux.WordAddress(word), 1, uring.WordFlags(true), 1))
+		r.Push(uring.FutexWake(linux.WordAddress(word), 1, uring.WordFlags(linux.Private), 1))
 		found["a wake of nobody completed with 0 instead of 7"] = take(r, "a wake of nobody", 7)
 		return nil
 	})

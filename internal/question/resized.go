@@ -20,7 +20,7 @@ var resized = question{"a private wait armed before the private hash is resized 
 	}
 	err = withRing(words, func(r *uring.Ring) error {
 		for i := range words {
-			r.Push(uring.FutexWait(linux.WordAddress(linux.Uint32At(l.mem, 64*i)), 0, linux.MatchAny, uring.WordFlags(true), 1))
+			r.Push(uring.FutexWait(linux.WordAddress(linux.Uint32At(l.mem, 64*i)), 0, linux.MatchAny, uring.WordFlags(linux.Private), 1))
 		}
 		if err := submit(r); err != nil {
 			return err
@@ -29,7 +29,7 @@ var resized = question{"a private wait armed before the private hash is resized 
 			return fmt.Errorf("prctl(PR_FUTEX_HASH, SET_SLOTS, %d): %w", to, err)
 		}
 		for i := range words {
-			n, _ := linux.FutexWake(linux.Uint32At(l.mem, 64*i), 1, linux.MatchAny, true)
+			n, _ := linux.FutexWake(linux.Uint32At(l.mem, 64*i), 1, linux.MatchAny, linux.Private)
 			woken += max(0, n)
 		}
 		return nil
@@ -41,12 +41,12 @@ var resized = question{"a private wait armed before the private hash is resized 
 	case now == slots:
 		return Unknown, fmt.Sprintf("the hash was asked for %d slots and still has %d", to, now)
 	}
-	return stillWoken(woken == words), fmt.Sprintf("%d of %d waits armed with %d slots were woken with %d", woken, words, slots, now)
+	answer := lost
+	if woken == words {
+		answer = stillWoken
+	}
+	return answer, fmt.Sprintf("%d of %d waits armed with %d slots were woken with %d", woken, words, slots, now)
 }}
 
-func stillWoken(all bool) string {
-	if all {
-		return "yes"
-	}
-	return "NO: wakes are lost"
-}
+// The answers of resized and installed.
+const stillWoken, lost = "yes", "NO: wakes are lost"

@@ -44,8 +44,8 @@ func take(r *uring.Ring, what string, want int32) error {
 }
 
 // wake wakes one waiter, who must be there.
-func wake(word *atomic.Uint32, isPrivate bool) error {
-	switch n, e := linux.FutexWake(word, 1, linux.MatchAny, isPrivate); {
+func wake(word *atomic.Uint32, scope linux.Scope) error {
+	switch n, e := linux.FutexWake(word, 1, linux.MatchAny, scope); {
 	case e != 0:
 		return fmt.Errorf("a wake: %w", e)
 	case n != 1:
@@ -56,7 +56,7 @@ func wake(word *atomic.Uint32, isPrivate bool) error {
 
 // mismatch waits by futex(2) for a value that the word does not have.
 func mismatch(word *atomic.Uint32) error {
-	if e := linux.FutexWait(word, word.Load()+1, linux.MatchAny, true); e != linux.EAGAIN {
+	if e := linux.FutexWait(word, word.Load()+1, linux.MatchAny, linux.Private); e != linux.EAGAIN {
 		return fmt.Errorf("a wait that mismatches returned %d (%s)", e, e)
 	}
 	return nil

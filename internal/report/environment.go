@@ -33,7 +33,7 @@ func checkTables(r *result.Result) []table {
 				t.add(passed(c.Pass), name+": "+c.Name, c.Detail)
 			}
 			if len(fine) > 0 {
-				t.add(passed(true), name, "in every round: "+strings.Join(fine, ", "))
+				t.add(fineWord, name, "in every round: "+strings.Join(fine, ", "))
 			}
 		}
 	}
@@ -46,11 +46,14 @@ func checkTables(r *result.Result) []table {
 	return []table{t, found}
 }
 
+// The words for a check; a page colours them.
+const fineWord, failedWord = "ok", "FAILED"
+
 func passed(pass bool) string {
 	if pass {
-		return "ok"
+		return fineWord
 	}
-	return "FAILED"
+	return failedWord
 }
 
 // environmentTables have a line for each thing about the machine, and for each actor.

@@ -242,7 +242,7 @@ func (p *Plan) subscribe(i int, sh shared, windows []*eventloop.Stats, r *actorR
 		defer c.Tracing.Close()
 	}
 	for n, ch := range a.Channels {
-		in := eventloop.In{Channel: sh.channels[ch], Private: p.Channels[ch].Private}
+		in := eventloop.In{Channel: sh.channels[ch], Scope: p.Channels[ch].Scope}
 		if len(a.Eventfds) > 0 {
 			in.Eventfd = sh.eventfds[a.Eventfds[n]]
 		}
@@ -277,7 +277,7 @@ func (p *Plan) publisherConfig(a *actorPlan, sh shared) (eventloop.PublisherConf
 		}
 		o := eventloop.Out{
 			Channel: pub, Word: sh.channels[ch].Word(),
-			Private: p.Channels[ch].Private, Futex: p.Channels[ch].Futex,
+			Scope: p.Channels[ch].Scope, Futex: p.Channels[ch].Futex,
 		}
 		for _, f := range p.Channels[ch].Eventfds {
 			o.Eventfds = append(o.Eventfds, sh.eventfds[f])

@@ -280,7 +280,7 @@ func (c *controller) set(w uint32, start, end int64) {
 	ws.Start.Store(uint64(start))
 	ws.End.Store(uint64(end))
 	ws.Current.Store(w)
-	linux.FutexWake(ws.Current, linux.WakeAll, linux.MatchAny, false)
+	linux.FutexWake(ws.Current, linux.WakeAll, linux.MatchAny, linux.Shared)
 }
 
 // How long actors may take: to join or leave, to handle a single message, and all

@@ -242,7 +242,7 @@ func (l *loadThread) rings(p eventloop.Progress) error {
 		if turn%2 == 1 {
 			time.Sleep(later)
 		}
-		n, _ := linux.FutexWake(word, linux.WakeAll, linux.MatchAny, false)
+		n, _ := linux.FutexWake(word, linux.WakeAll, linux.MatchAny, linux.Shared)
 		left[turn%2] += int64(n)
 		armed[turn%2] += waits
 		turn++
@@ -258,7 +258,7 @@ func (l *loadThread) rings(p eventloop.Progress) error {
 // end by itself before, but not fail.
 func (l *loadThread) external(p eventloop.Progress) error {
 	cmd := exec.Command(l.command[0], l.command[1:]...)
-	linux.TieToParent(cmd, false)
+	linux.TieToParent(cmd, linux.Kill)
 	if err := cmd.Start(); err != nil {
 		return err
 	}

@@ -65,7 +65,7 @@ const (
 type channelPlan struct {
 	Offset   int // in the shared memory
 	Config   channel.Config
-	Private  bool
+	Scope    linux.Scope
 	Futex    bool  // somebody waits on the word
 	Eventfds []int // of those who do not
 }
@@ -193,7 +193,7 @@ func newPlan(s *scenarios.Scenario, o Options, cpus []int, usable func(cpu int) 
 		for range c.Count {
 			byName[c.Name] = append(byName[c.Name], len(p.Channels))
 			p.Channels = append(p.Channels, channelPlan{
-				Private: c.Private(), Config: channel.Config{MaxSize: c.MaxSize, QueueSize: c.QueueSize, Start: c.StartIndex},
+				Scope: scopeOf(c), Config: channel.Config{MaxSize: c.MaxSize, QueueSize: c.QueueSize, Start: c.StartIndex},
 			})
 		}
 	}
@@ -208,6 +208,14 @@ func newPlan(s *scenarios.Scenario, o Options, cpus []int, usable func(cpu int) 
 		offset += p.Channels[i].Config.Size()
 	}
 	return p, p.fits(linux.MemoryTotal())
+}
+
+// scopeOf is who uses a channel's word.
+func scopeOf(c scenarios.Channel) linux.Scope {
+	if c.Private() {
+		return linux.Private
+	}
+	return linux.Shared
 }
 
 // fits says whether the plan has room in so many bytes of memory; 0 is unknown.

@@ -67,20 +67,12 @@ const (
 // fd field.
 type FutexFlags uint32
 
-// FutexU32 names a 32-bit word and is required; FutexPrivate promises that only
-// this process uses it.
-const (
-	FutexU32     FutexFlags = 2
-	FutexPrivate FutexFlags = 128
-)
+// FutexU32 names a 32-bit word and is required; linux.Private promises that only this process
+// uses it.
+const FutexU32 FutexFlags = 2
 
-// WordFlags returns the flags for a 32-bit word, private to the process or not.
-func WordFlags(private bool) FutexFlags {
-	if private {
-		return FutexU32 | FutexPrivate
-	}
-	return FutexU32
-}
+// WordFlags returns the flags for a 32-bit word.
+func WordFlags(scope linux.Scope) FutexFlags { return FutexU32 | FutexFlags(scope) }
 
 // CQEFlags are the flags of a completion.
 type CQEFlags uint32

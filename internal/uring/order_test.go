@@ -72,7 +72,7 @@ func TestOrderOfWaiters(t *testing.T) {
 			go waiterThread(t, word, "second", c.secondArmed, true, armed, woken)
 			<-armed
 			for _, want := range []string{c.wantFirstOut, map[string]string{"first": "second", "second": "first"}[c.wantFirstOut]} {
-				if n, e := linux.FutexWake(word, 1, linux.MatchAny, false); n != 1 || e != 0 {
+				if n, e := linux.FutexWake(word, 1, linux.MatchAny, linux.Shared); n != 1 || e != 0 {
 					t.Fatalf("woke %d, %v", n, e)
 				}
 				select {

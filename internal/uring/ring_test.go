@@ -56,7 +56,7 @@ var flagSets = map[string]SetupFlags{
 // TestFutex runs each operation with each kind of word and ring (Linux 6.7).
 func TestFutex(t *testing.T) {
 	for name, flags := range flagSets {
-		for _, private := range []bool{false, true} {
+		for _, private := range []linux.Scope{linux.Shared, linux.Private} {
 			t.Run(name, func(t *testing.T) {
 				lockThread(t)
 				r := setup(t, flags)
@@ -128,11 +128,11 @@ func TestClose(t *testing.T) {
 		if e := r.Enter(0, 0); e != 0 {
 			t.Fatal(e)
 		}
-		linux.FutexWake(w[0], 3, linux.MatchAny, false)
+		linux.FutexWake(w[0], 3, linux.MatchAny, linux.Shared)
 		if cancelled, completed, err := r.Close(); cancelled != 37 || completed != 3 || err != nil {
 			t.Fatalf("%s: %d cancelled, %d completed of 37 and 3; %v", name, cancelled, completed, err)
 		}
-		if n, e := linux.FutexWake(w[0], linux.WakeAll, linux.MatchAny, false); n != 0 || e != 0 {
+		if n, e := linux.FutexWake(w[0], linux.WakeAll, linux.MatchAny, linux.Shared); n != 0 || e != 0 {
 			t.Errorf("%s: %d waiters left after Close, %v", name, n, e)
 		}
 	}
@@ -262,9 +262,9 @@ func TestArmAllocations(t *testing.T) {
 
 // armAndWake arms a wait, wakes it by futex(2) and takes its completion.
 func armAndWake(r *Ring, word *atomic.Uint32) {
-	r.PushFutexWait(linux.WordAddress(word), 0, linux.MatchAny, WordFlags(true), 1)
+	r.PushFutexWait(linux.WordAddress(word), 0, linux.MatchAny, WordFlags(linux.Private), 1)
 	r.Enter(0, 0)
-	linux.FutexWake(word, linux.WakeAll, linux.MatchAny, true)
+	linux.FutexWake(word, linux.WakeAll, linux.MatchAny, linux.Private)
 	for {
 		if _, ok := r.Next(); ok {
 			return
@@ -290,7 +290,7 @@ func BenchmarkFailedArm(b *testing.B) {
 	r := setup(b, 0)
 	defer r.Close()
 	w := words(b, 1)
-	wait := FutexWait(linux.WordAddress(w[0]), 1, linux.MatchAny, WordFlags(true), 1)
+	wait := FutexWait(linux.WordAddress(w[0]), 1, linux.MatchAny, WordFlags(linux.Private), 1)
 	b.ReportAllocs()
 	for b.Loop() {
 		r.Push(wait)

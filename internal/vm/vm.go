@@ -177,7 +177,7 @@ func (m *Machine) Run(ctx context.Context, name string, commands [][]string, fil
 	cmd := exec.Command(m.QEMU, m.arguments(k, initrd, port)...)
 	cmd.Stdout, cmd.Stderr = &console, &console
 	cmd.WaitDelay = time.Second
-	linux.TieToParent(cmd, false)
+	linux.TieToParent(cmd, linux.Kill)
 	if err := cmd.Start(); err != nil {
 		return b, fmt.Errorf("%w: %w", refusal.ErrCannot, err)
 	}
