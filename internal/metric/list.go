@@ -99,7 +99,9 @@ func (d Distribution) metrics() (list []Metric) {
 			}
 		default:
 			m.Over, m.Unit = Sum, Number
-			m.part = func(g Group) float64 { return float64(d.Of(g.Group).Count()) }
+			m.value = func(g Group) (float64, bool) {
+				return float64(d.Of(g.Group).Count()), !d.Kernel || g.Kernel != nil
+			}
 		}
 		list = append(list, m)
 	}
@@ -146,7 +148,11 @@ var All = func() []Metric {
 		{"kernel_arms", "arms, observed", "arms as the kernel counted them", func(g *result.Group) int64 { return kernel(g).Arms }},
 		{"kernel_eagain", "failed arms, observed", "failed arms as the kernel counted them", func(g *result.Group) int64 { return kernel(g).EAGAIN }},
 	} {
-		m := Metric{Key: c.key, Name: c.name, Means: c.means, Unit: Number, Over: Sum, part: func(g Group) float64 { return float64(c.of(g.Group)) }}
+		m := Metric{Key: c.key, Name: c.name, Means: c.means, Unit: Number, Over: Sum}
+		m.value = func(g Group) (float64, bool) {
+			// What was not observed is not 0.
+			return float64(c.of(g.Group)), g.Kernel != nil || !strings.HasPrefix(c.key, "kernel_")
+		}
 		m.Publishers = c.key == "published" || c.key == "missed_deadlines"
 		list = append(list, m)
 	}

@@ -71,7 +71,7 @@ type Metric struct {
 	// Of publishers rather than of subscribers.
 	Publishers bool
 
-	whole, part func(g Group) float64           // the value is part / whole; whole may be nil
+	whole, part func(g Group) float64           // the value is part / whole
 	value       func(g Group) (float64, bool)   // instead of both
 	counts      func(g Group) (count, of int64) // of metrics that are judged as a count
 }
@@ -81,9 +81,6 @@ type Metric struct {
 func (m *Metric) Of(g Group) (v float64, ok bool) {
 	if m.value != nil {
 		return m.value(g)
-	}
-	if m.whole == nil {
-		return m.part(g), true
 	}
 	whole := m.whole(g)
 	return m.part(g) / whole, whole > 0

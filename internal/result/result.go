@@ -226,7 +226,7 @@ type Warmup struct {
 	EAGAIN int64 `json:"eagain"`
 }
 
-// Counts are events; their words are DESIGN's.
+// Counts are events; their words are those of docs/design.md.
 type Counts struct {
 	Published       int64  `json:"published"`
 	Handled         int64  `json:"handled"`

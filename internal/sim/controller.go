@@ -79,23 +79,34 @@ func (ps *passes) run(ctx context.Context, number int) (result.Run, error) {
 	run, err := c.run(ctx)
 	ps.done += ps.plan.length()
 	ps.result.Environment.SharedPages = int64(c.page)
-	if err != nil || ctx.Err() != nil || ps.result.Observer.Mode != result.ObservedPass {
+	if err != nil || ctx.Err() != nil {
 		return run, err
 	}
+	if ps.result.Observer.Mode == result.ObservedPass {
+		err = ps.observe(ctx, number, &run)
+	}
+	for _, t := range ps.plan.Scenario.Expect {
+		run.Checks = append(run.Checks, expect(t, run.Phases))
+	}
+	return run, err
+}
+
+// observe does a run's observed pass.
+func (ps *passes) observe(ctx context.Context, number int, run *result.Run) error {
 	runtime.GC()
-	c = &controller{plan: ps.pass, number: number, observes: true, pass: true, before: ps.done, total: ps.all()}
+	c := &controller{plan: ps.pass, number: number, observes: true, pass: true, before: ps.done, total: ps.all()}
 	observed, err := c.run(ctx)
 	ps.done += ps.pass.length()
 	if errors.Is(err, errObserve) && ps.plan.Observe.GoesOnWithout(err) {
 		// It could when the plan was made.
 		ps.result.Observer = ps.plan.Observe.Result()
-		return run, nil
+		return nil
 	}
-	addObserved(&run, &observed)
+	addObserved(run, &observed)
 	if err != nil {
-		err = errors.New(observedName + err.Error())
+		return errors.New(observedName + err.Error())
 	}
-	return run, err
+	return nil
 }
 
 // errObserve is wrapped by the error of a pass whose observer did not start.
@@ -169,7 +180,7 @@ func (c *controller) run(ctx context.Context) (result.Run, error) {
 	}
 	run := result.Run{Phases: []result.Phase{}, Processes: []result.Process{}, Checks: []result.Check{}}
 	if ctx.Err() == nil || len(c.phases) > 0 {
-		run = c.gather(err == nil && ctx.Err() == nil && !c.pass)
+		run = c.gather()
 	}
 	if c.control != nil {
 		linux.UnmapShared(c.control.mem)
