@@ -95,7 +95,7 @@ func (d Distribution) metrics() (list []Metric) {
 				if h != nil && h.Overflow > 0 {
 					return result.Highest, true
 				}
-				return float64(h.Max()), true
+				return float64(h.Max()), h.Count() > 0 // the largest of none is not 0
 			}
 		default:
 			m.Over, m.Unit = Sum, Number

@@ -86,7 +86,8 @@ func (m *Metric) Of(g Group) (v float64, ok bool) {
 	return m.part(g) / whole, whole > 0
 }
 
-// OverRuns returns one value of several runs' groups; ok is false where a run has none.
+// OverRuns returns one value of several runs' groups; ok is false where a run has none, or of
+// a largest where none has.
 func (m *Metric) OverRuns(groups []Group) (v float64, ok bool) {
 	if m.Over == Pooled {
 		var part, whole float64
@@ -98,10 +99,12 @@ func (m *Metric) OverRuns(groups []Group) (v float64, ok bool) {
 	var values []float64
 	for _, g := range groups {
 		v, ok := m.Of(g)
-		if !ok {
+		switch {
+		case ok:
+			values = append(values, v)
+		case m.Over != Largest:
 			return 0, false
 		}
-		values = append(values, v)
 	}
 	for i, x := range values {
 		switch {

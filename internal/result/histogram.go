@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"strings"
 
 	hdr "github.com/HdrHistogram/hdrhistogram-go"
@@ -200,36 +199,19 @@ func NewHistograms() Histograms {
 // HistogramsSize is about what a full set of histograms takes in memory, in bytes.
 const HistogramsSize = 6 * 27 * 1024 * 8
 
-// All yields the place of each histogram under its name in the file.
-func (h *Histograms) All() iter.Seq2[string, **Histogram] {
-	return func(yield func(string, **Histogram) bool) {
-		_ = yield("rearm", &h.Rearm) && yield("arm_window", &h.ArmWindow) &&
-			yield("arm_window_eagain", &h.ArmWindowEAGAIN) && yield("delivery", &h.Delivery) &&
-			yield("response", &h.Response) && yield("eagain_rate_ppm", &h.EAGAINRate)
-	}
-}
-
-// Get returns the histogram of a name in the file, nil where there is none.
-func (h *Histograms) Get(name string) *Histogram {
-	for n, p := range h.All() {
-		if n == name {
-			return *p
-		}
-	}
-	return nil
+// all are the places of the histograms.
+func (h *Histograms) all() [6]**Histogram {
+	return [...]**Histogram{&h.Rearm, &h.ArmWindow, &h.ArmWindowEAGAIN, &h.Delivery, &h.Response, &h.EAGAINRate}
 }
 
 // Merge adds what from counted, histogram by histogram.
 func (h *Histograms) Merge(from Histograms) {
-	theirs := map[string]*Histogram{}
-	for name, p := range from.All() {
-		theirs[name] = *p
-	}
-	for name, p := range h.All() {
+	theirs := from.all()
+	for i, p := range h.all() {
 		if *p == nil {
-			*p = theirs[name]
-			continue
+			*p = *theirs[i]
+		} else {
+			(*p).Merge(*theirs[i])
 		}
-		(*p).Merge(theirs[name])
 	}
 }

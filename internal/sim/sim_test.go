@@ -613,10 +613,24 @@ func TestExpect(t *testing.T) {
 "rt.delivery.max" = "<= 1ns"
 "rt.rearm.p99.9" = "<= 10s"
 "rt.overrun" = "<= 0"
+"rt.kernel_arms" = ">= 0"
+"rt.arm_window_eagain.max" = "<= 10s"
 `, Options{})
+
 	failed := map[string]string{}
 	for _, c := range r.Failed() {
 		failed[c.Name] = c.Detail
+	}
+	// What was not observed, or did not happen, is no 0.
+	nothing := []string{"expect rt.kernel_arms >= 0"}
+	if group(t, r, 0, "rt").EAGAIN == 0 {
+		nothing = append(nothing, "expect rt.arm_window_eagain.max <= 10s")
+	}
+	for _, name := range nothing {
+		if failed[name] != "all: not enough values" {
+			t.Errorf("%s: %q", name, failed[name])
+		}
+		delete(failed, name)
 	}
 	if len(failed) != 2 || failed["expect rt.delivery.max <= 1ns"] == "" || failed["expect rt.rearm.p99.9 <= 10s"] != "all: not enough values" {
 		t.Errorf("failed: %v; want the impossible one and the one that 600 values cannot support", failed)
