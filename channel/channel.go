@@ -81,7 +81,7 @@ const (
 	noSlot     = uint64(Nothing) << 32 // no slot's value
 )
 
-// Config says how large a channel is. MaxSize is the payload in bytes, up to MaxPayload;
+// Config says how large a channel is. MaxSize is the payload in bytes, 8 to MaxPayload;
 // QueueSize the number of messages, a power of two, 2 to MaxQueueSize: publishers find a slot
 // by the remainder and readers by a mask. Publishers is how many may publish, 1 to
 // MaxPublishers; Start the queue index of the first message (0 unless a test is about the

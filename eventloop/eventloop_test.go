@@ -18,6 +18,7 @@ import (
 	"aossim/channel"
 	"aossim/internal/linux"
 	"aossim/internal/linux/linuxtest"
+	"aossim/internal/uring"
 	"aossim/internal/wait"
 )
 
@@ -165,6 +166,14 @@ func TestKinds(t *testing.T) {
 		if kinds[name] == nil {
 			t.Errorf("wait = %q has no code", name)
 		}
+	}
+	for name, op := range map[string]uring.Opcode{"io_uring": uring.OpFutexWait, "io_uring_waitv": uring.OpFutexWaitv, "eventfd": uring.OpPollAdd} {
+		if k := kind(name); uring.Opcode(k.Opcode) != op {
+			t.Errorf("%s needs operation %d, and issues %d", name, k.Opcode, op)
+		}
+	}
+	if kind("io_uring_waitv").MaxChannels != uring.MaxWaitv {
+		t.Errorf("a vector has %d words", uring.MaxWaitv)
 	}
 	if len(kinds) != len(wait.Kinds) {
 		t.Errorf("%d kinds have code, %d can be asked for", len(kinds), len(wait.Kinds))

@@ -117,7 +117,7 @@ func NewSubscriber(c SubscriberConfig, ws *Windows, p Progress, stats []*Stats) 
 	for i := range s.samples {
 		s.samples[i].v = -1 // touch its pages
 	}
-	s.now, s.sleeps = s.idle, c.Combined || c.Wait.ArmSleeps
+	s.now, s.sleeps = s.idle, c.Combined && c.Wait.Rearmed || c.Wait.ArmSleeps
 	s.inputs = make([]input, len(c.Ins))
 	var channels []*channel.Channel
 	for i, in := range c.Ins {

@@ -52,6 +52,7 @@ func (w *eventfdWaits) await() error {
 				w.poll(u)
 			}
 			if !u.fired { // else it was written to twice
+				u.inputs[0].reader.Prefetch()
 				u.fired, s.reaped = true, now
 				s.ready = append(s.ready, u.id)
 			}

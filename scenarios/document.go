@@ -14,7 +14,7 @@ import (
 
 // document is where everything stands in a scenario file, and of what kind it is.
 type document struct {
-	parser  unstable.Parser
+	data    []byte
 	entries []entry
 	byPlace map[where]int // of entries
 }
@@ -33,18 +33,19 @@ type entry struct {
 	key   string // parts of a dotted one joined
 	parts int
 	kind  unstable.Kind
-	name  unstable.Position // of the key, or of the head
-	value unstable.Position
+	name  int // offset in the file of the key, or of the head
+	value int
 }
 
 // read finds out where everything stands, as far as the file is TOML at all: what comes
 // after an error of syntax is missing.
 func (d *document) read(data []byte) {
-	d.parser.Reset(data)
-	d.byPlace = map[where]int{}
+	d.data, d.byPlace = data, map[where]int{}
+	var parser unstable.Parser
+	parser.Reset(data)
 	table, index, count := "", 0, map[string]int{}
-	for d.parser.NextExpression() {
-		e := d.parser.Expression()
+	for parser.NextExpression() {
+		e := parser.Expression()
 		name := d.key(e.Key())
 		switch name.kind = e.Kind; e.Kind {
 		case unstable.ArrayTable:
@@ -56,6 +57,13 @@ func (d *document) read(data []byte) {
 			d.head(table, index, name)
 		case unstable.KeyValue:
 			name.table, name.index = table, index
+			if first, rest, dotted := strings.Cut(name.key, "."); dotted && table == "" && name.parts > 1 {
+				// A table that is written as the first part of a key.
+				if _, there := d.find(first, 0, ""); !there {
+					d.head(first, 0, entry{kind: unstable.Table, name: name.name})
+				}
+				name.table, name.key, name.parts = first, rest, name.parts-1
+			}
 			d.add(name, e.Value())
 		}
 	}
@@ -77,22 +85,20 @@ func (d *document) key(parts unstable.Iterator) (e entry) {
 	for parts.Next() {
 		n := parts.Node()
 		if names == nil {
-			e.name = d.parser.Shape(n.Raw).Start
+			e.name = int(n.Raw.Offset)
 		}
 		names = append(names, string(n.Data))
 		end = int(n.Raw.Offset + n.Raw.Length)
 	}
 	e.key, e.parts = strings.Join(names, "."), len(names)
-	data := d.parser.Data()
-	for end < len(data) && strings.IndexByte("\"' \t=", data[end]) >= 0 {
-		if data[end] == '=' {
-			for end++; end < len(data) && (data[end] == ' ' || data[end] == '\t'); end++ {
-			}
-			break
-		}
+	for end < len(d.data) && strings.IndexByte("\"' \t", d.data[end]) >= 0 {
 		end++
 	}
-	e.value = d.parser.Shape(unstable.Range{Offset: uint32(end)}).Start
+	if end < len(d.data) && d.data[end] == '=' {
+		for end++; end < len(d.data) && (d.data[end] == ' ' || d.data[end] == '\t'); end++ {
+		}
+	}
+	e.value = end
 	return e
 }
 
@@ -119,8 +125,8 @@ func (d *document) add(e entry, v *unstable.Node) {
 }
 
 func (d *document) inline(e entry, index int, table *unstable.Node) {
-	if at := d.parser.Shape(table.Raw).Start; table.Raw.Length > 0 {
-		e.name = at
+	if table.Raw.Length > 0 {
+		e.name = int(table.Raw.Offset)
 	}
 	d.head(e.key, index, e)
 	for keys := table.Children(); keys.Next(); {
@@ -141,14 +147,21 @@ func (d *document) find(table string, index int, key string) (entry, bool) {
 
 // place is where to look for what is wrong with a key: at its value, else at its table,
 // else at the begin of the file.
-func (d *document) place(table string, index int, key string) unstable.Position {
+func (d *document) place(table string, index int, key string) int {
 	if e, ok := d.find(table, index, key); ok {
 		return e.value
 	}
 	if e, ok := d.find(table, index, ""); ok {
 		return e.name
 	}
-	return unstable.Position{Line: 1, Column: 1}
+	return 0
+}
+
+// errorAt returns an *Error about what stands at an offset of the file.
+func (s *Scenario) errorAt(offset int, format string, args ...any) error {
+	before := s.Text[:min(offset, len(s.Text))]
+	line := strings.LastIndexByte(before, '\n')
+	return &Error{s.File, 1 + strings.Count(before, "\n"), len(before) - line, fmt.Sprintf(format, args...)}
 }
 
 // schema are the keys of a struct by name, and which of its tables can be there several times.
@@ -179,37 +192,48 @@ func (d *document) check(s *Scenario) error {
 	top := schemaOf(reflect.TypeFor[file]())
 	for _, e := range d.entries {
 		known := top
-		if e.table != "" {
+		if e.table != "" || e.key == "" {
 			t, ok := top.tables[e.table]
-			several := ok && t.Kind() == reflect.Slice
-			switch {
-			case !ok:
+			if !ok {
 				return s.unknown(e, e.table, top)
-			case several && e.key == "" && e.kind != unstable.ArrayTable && e.kind != unstable.Array:
-				return &Error{s.File, e.name.Line, e.name.Column, fmt.Sprintf("[%s]: there may be several, so write [[%s]]", e.table, e.table)}
-			case !several && e.key != "" && e.parts > 1:
-				return &Error{s.File, e.name.Line, e.name.Column, fmt.Sprintf("%s: write the name in quotes, as it has dots: \"%s\"", e.table, e.key)}
-			case !several && e.key == "" && e.kind != unstable.Table && e.kind != unstable.InlineTable:
-				return &Error{s.File, e.name.Line, e.name.Column, fmt.Sprintf("[[%s]]: there is one, so write [%s]", e.table, e.table)}
 			}
-			if !several {
-				if e.key != "" && e.kind != unstable.String {
-					return &Error{s.File, e.value.Line, e.value.Column, fmt.Sprintf("%s: %s, where a text is wanted, such as \"<= 200us\" or \"10%%\"", e.key, e.kind)}
+			if t.Kind() == reflect.Map {
+				if err := s.checkNamed(e); err != nil {
+					return err
+				}
+				continue
+			}
+			if e.key == "" {
+				if e.kind != unstable.ArrayTable && e.kind != unstable.Array {
+					return s.errorAt(e.name, "[%s]: there may be several, so write [[%s]]", e.table, e.table)
 				}
 				continue
 			}
 			known = schemaOf(t.Elem())
 		}
-		if e.key == "" {
-			continue
-		}
 		t, ok := known.keys[e.key]
+		if _, table := known.tables[e.key]; table {
+			return s.errorAt(e.value, "%s: %s, where a table is wanted", e.key, e.kind)
+		}
 		if !ok {
 			return s.unknown(e, e.key, known)
 		}
-		if reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) && t != reflect.TypeFor[Buckets]() && e.kind != unstable.String {
-			return &Error{s.File, e.value.Line, e.value.Column, fmt.Sprintf("%s: %s, where a text with its unit is wanted, such as \"5us\", \"2kHz\" or \"30%%\"", e.key, e.kind)}
+		if reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) && e.kind != unstable.String && (t != reflect.TypeFor[Buckets]() || e.kind != unstable.Integer) {
+			return s.errorAt(e.value, "%s: %s, where a text with its unit is wanted, such as \"5us\", \"2kHz\" or \"30%%\"", e.key, e.kind)
 		}
+	}
+	return nil
+}
+
+// checkNamed is check for [expect] and [compare], whose keys are names of metrics.
+func (s *Scenario) checkNamed(e entry) error {
+	switch {
+	case e.key == "" && e.kind != unstable.Table && e.kind != unstable.InlineTable:
+		return s.errorAt(e.name, "[[%s]]: there is one, so write [%s]", e.table, e.table)
+	case e.key != "" && e.parts > 1:
+		return s.errorAt(e.name, "%s: write the name in quotes, as it has dots: %q", e.table, e.key)
+	case e.key != "" && e.kind != unstable.String:
+		return s.errorAt(e.value, "%s: %s, where a text is wanted, such as \"<= 200us\" or \"10%%\"", e.key, e.kind)
 	}
 	return nil
 }
@@ -231,7 +255,7 @@ func (s *Scenario) unknown(e entry, name string, known schema) error {
 	if guess != "" {
 		guess = fmt.Sprintf("did you mean %q? ", guess)
 	}
-	return &Error{s.File, e.name.Line, e.name.Column, fmt.Sprintf("unknown key %q; %sthe README lists the keys of a scenario", full, guess)}
+	return s.errorAt(e.name, "unknown key %q; %sthe README lists the keys of a scenario", full, guess)
 }
 
 // editDistance is how many letters must be changed, added or left out to make b of a.
@@ -256,7 +280,7 @@ func editDistance(a, b string) int {
 
 // decode reads the file's values; what is not there keeps its default.
 func (s *Scenario) decode(f *file) error {
-	data := []byte(s.Text)
+	data := []byte(strings.TrimPrefix(s.Text, "\ufeff")) // as editors of another system begin files
 	s.document.read(data)
 	if err := s.document.check(s); err != nil {
 		return err

@@ -67,20 +67,12 @@ func (s *Scenario) gates(lines map[string]Share) error {
 	return nil
 }
 
-// gated says whether a comparison of the scenario's results has a metric with this gate.
+// gated says whether results of the scenario can have a metric of this name.
 func (s *Scenario) gated(name string) bool {
-	for i := range metric.All {
-		m := &metric.All[i]
-		if m.Judged == metric.Never {
-			continue
-		}
-		if owner, ok := strings.CutSuffix(name, "."+m.GateKey()); ok && slices.Contains(s.groups(), owner) {
-			return true
-		}
-	}
-	if s.Micro == nil {
-		return false
-	}
 	owner := strings.TrimSuffix(name, ".kmalloc")
-	return slices.ContainsFunc(s.Micro.Points, func(p Point) bool { return p.Name == owner || p.Name == name })
+	if s.Micro != nil {
+		return slices.ContainsFunc(s.Micro.Points, func(p Point) bool { return p.Name == owner || p.Name == name })
+	}
+	group, _, ok := metric.Find(name)
+	return ok && slices.Contains(s.groups(), group) || owner != name && slices.Contains(s.groups(), owner)
 }

@@ -37,7 +37,7 @@ type Scenario struct {
 	Loads       []Load
 	Expect      []Threshold
 	Micro       *Micro // of kind "micro": nothing else but name, description and Gates is set then
-	// Gates are the changes that matter to a comparison, as fractions, by metric: as in
+	// Gates are the changes that matter to a comparison, as fractions, by metric as in
 	// [expect], or GROUP.kmalloc; of a micro-benchmark POINT or POINT.kmalloc.
 	Gates map[string]float64
 
@@ -312,10 +312,8 @@ func newMember(group string) Member { return Member{Group: group, Count: 1, Poli
 // Errorf returns an *Error about a key of the index-th [[table]], or of the top
 // of the file where table is empty.
 func (s *Scenario) Errorf(table string, index int, key, format string, args ...any) error {
-	text := fmt.Sprintf(format, args...)
 	if key != "" {
-		text = key + ": " + text
+		format = strings.ReplaceAll(key, "%", "%%") + ": " + format
 	}
-	at := s.document.place(table, index, key)
-	return &Error{s.File, at.Line, at.Column, text}
+	return s.errorAt(s.document.place(table, index, key), format, args...)
 }

@@ -211,6 +211,12 @@ func TestPlaces(t *testing.T) {
 		{"a table in a table", loop + "[channel.more]\nx = 1\n", 10, 2, `unknown key "channel.more"`},
 		{"negative seed", "seed = -1\n" + loop, 1, 8, "seed: "},
 		{"number for a rate", strings.Replace(loop, `"1kHz"`, "1000", 1), 6, 8, "rate: Integer, where a text with its unit is wanted"},
+		{"a number for tables", "channel = 3\n" + strings.Replace(loop, "[[channel]]\nname = \"/c\"\n", "", 1), 1, 11, "channel: Integer, where a table is wanted"},
+		{"an empty list of tables", "channel = []\n", 1, 11, "channel: Array, where a table is wanted"},
+		{"a text for a table", "expect = \"x\"\n" + loop, 1, 10, "expect: String, where a table is wanted"},
+		{"an empty key", "\"\" = 1\n" + loop, 1, 1, `unknown key ""`},
+		{"an empty table", "[\"\"]\nduration = \"1s\"\n" + loop, 1, 2, `unknown key ""`},
+		{"a limit by dots from the top", "expect.\"g.rearm.p99\" = \"200us\"\n" + loop, 1, 24, "no limit"},
 		{"twice", loop + "channels = [\"/c\"]\n", 10, 1, "already defined"},
 	} {
 		_, err := Parse("t.toml", []byte(c.text))
@@ -222,8 +228,14 @@ func TestPlaces(t *testing.T) {
 			t.Errorf("%s: %v is no wrong usage", c.name, err)
 		}
 	}
-	if _, err := Parse("t.toml", []byte(head+loop)); err != nil {
-		t.Error(err)
+	for name, text := range map[string]string{"plain": head + loop, "byte order mark": "\ufeff" + loop, "dots": "expect.\"g.rearm.p99\" = \"<= 200us\"\n" + loop, "gates": loop + "[compare]\n\"g.rearm.p90\" = \"3%\"\n\"g.kmalloc\" = \"3%\"\n\"g.kmalloc_per_arm\" = \"3%\"\n"} {
+		if _, err := Parse("t.toml", []byte(text)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	// Many keys take no longer than few.
+	if _, err := Parse("t.toml", []byte(strings.Repeat("a=1\n", maxSize/4))); err == nil {
+		t.Error("a thousand times the same key was taken")
 	}
 }
 
@@ -295,7 +307,7 @@ func TestMicro(t *testing.T) {
 		{"vectors = 4", "vectors = 64", 11, "entries: "},
 		{`timeout = "50us"`, `timeout = "-1us"`, 17, "timeout: "},
 		{`timeout = "50us"`, "waits = 0", 17, "waits: 0"},
-		{"buckets = 2", "buckets = 3", 22, "power of two"},
+		{"buckets = 2", "buckets = 3", 22, "power of two"}, {"buckets = 2", "buckets = -1", 22, "power of two"}, {"buckets = 2", "buckets = true", 22, "buckets: "}, {"buckets = 2", "buckets = 2.5", 22, "buckets: "},
 		{"buckets = 2", "threads = 33", 22, "threads: "},
 		{"30%", "130%", 21, "percentage"},
 		{`name = "a"`, `name = "waitv"`, 11, "given twice"},

@@ -2,6 +2,7 @@ package scenarios
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -79,7 +80,7 @@ func (s Share) MarshalText() ([]byte, error) {
 type Buckets int
 
 // DefaultBuckets is written "default".
-const DefaultBuckets Buckets = -1
+const DefaultBuckets Buckets = math.MinInt32 // no number that a file could mean
 
 // UnmarshalText reads "default" or a number.
 func (b *Buckets) UnmarshalText(text []byte) error {

@@ -65,12 +65,16 @@ func (c *compareCommand) run(env *environment) error {
 		before, again = before[:(n+1)/2], before[(n+1)/2:]
 	}
 	// The gates are those of the scenario that was run.
-	if s, err := scenarios.Parse(before[0].Scenario.Name+".toml", []byte(before[0].Scenario.Text)); err == nil {
+	s, unread := scenarios.Parse(before[0].Scenario.Name+".toml", []byte(before[0].Scenario.Text))
+	if unread == nil {
 		o.Gates = s.Gates
 	}
 	found, err := compare.Compare(before, after, again, o)
 	if err != nil {
 		return err
+	}
+	if unread != nil {
+		found.Warnings = append(found.Warnings, fmt.Sprintf("the scenario's own gates, if it has any, are not applied: this program no longer takes it: %s", unread))
 	}
 	switch {
 	case len(found.Worse()) > 0:

@@ -48,7 +48,9 @@ type Process struct {
 	in      io.WriteCloser
 	stderr  bytes.Buffer
 	answers chan answer
-	gone    atomic.Bool // it was reaped: its number may be another's
+	ordered chan struct{} // closed when it has its orders
+	gone    atomic.Bool   // it was reaped: its number may be another's
+	killed  atomic.Bool   // by this program
 }
 
 // Start starts this program with a first argument and orders, with a P for each of so many
@@ -60,7 +62,7 @@ func Start(name, argument string, kind Kind, threads int, body any, files ...*os
 	if err != nil {
 		return nil, err
 	}
-	p := &Process{Name: name, kind: kind, cmd: exec.Command("/proc/self/exe", argument), answers: make(chan answer)}
+	p := &Process{Name: name, kind: kind, cmd: exec.Command("/proc/self/exe", argument), answers: make(chan answer), ordered: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), fmt.Sprintf("GOMAXPROCS=%d", threads+4),
 		"GODEBUG="+strings.TrimPrefix(os.Getenv("GODEBUG")+",asyncpreemptoff=1", ","))
 	linux.TieToParent(p.cmd, kind.death())
@@ -76,8 +78,10 @@ func Start(name, argument string, kind Kind, threads int, body any, files ...*os
 		return nil, fmt.Errorf("%s: starting its process: %w", name, err)
 	}
 	go p.listen(out)
-	// A process that is gone already says why when it is heard.
-	_ = p.tell(orders{os.Getpid(), kind, data})
+	go func() { // a plan may be more than a pipe holds, and the process take its time
+		defer close(p.ordered)
+		p.tell(orders{os.Getpid(), kind, data})
+	}()
 	return p, nil
 }
 
@@ -99,14 +103,13 @@ func (p *Process) listen(out io.Reader) {
 // PID is the process's number.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-func (p *Process) tell(v any) error { return json.NewEncoder(p.in).Encode(v) }
+// tell writes a value. A process that is gone says why, or how it ended, when it is heard.
+func (p *Process) tell(v any) { _ = json.NewEncoder(p.in).Encode(v) }
 
 // Tell gives the process a command.
-func (p *Process) Tell(command any) error {
-	if err := p.tell(command); err != nil {
-		return fmt.Errorf("%s: its process is gone: %w%s", p.Name, err, tail(p.stderr.String()))
-	}
-	return nil
+func (p *Process) Tell(command any) {
+	<-p.ordered
+	p.tell(command)
 }
 
 // Hear waits for the next answer. Its error is the process's own, which wraps
@@ -118,7 +121,7 @@ func (p *Process) Hear(ctx context.Context, limit time.Duration, body any) error
 	case a, ok := <-p.answers:
 		switch {
 		case !ok:
-			return unexpected(p.Name, linux.DescribeExit(p.cmd.ProcessState), p.stderr.String())
+			return fmt.Errorf("%s: its process ended before its time: %s%s", p.Name, linux.DescribeExit(p.cmd.ProcessState), p.said())
 		case a.Cannot:
 			return fmt.Errorf("%s %w: %s", p.Name, refusal.ErrCannot, a.Error)
 		case a.Error != "":
@@ -128,7 +131,7 @@ func (p *Process) Hear(ctx context.Context, limit time.Duration, body any) error
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-timer.C:
-		return ErrTimeout
+		return fmt.Errorf("%s: %w", p.Name, ErrTimeout)
 	}
 }
 
@@ -136,6 +139,7 @@ func (p *Process) Hear(ctx context.Context, limit time.Duration, body any) error
 // to, as only it knows their process groups. It does nothing but system calls: the watchdog
 // uses it when there is no CPU for anything else.
 func (p *Process) Kill() {
+	p.killed.Store(true)
 	if p.kind != Gentle {
 		p.KillNow()
 	} else if !p.gone.Load() {
@@ -145,24 +149,33 @@ func (p *Process) Kill() {
 
 // KillNow is Kill for a process that had its time to end its programs.
 func (p *Process) KillNow() {
+	p.killed.Store(true)
 	if !p.gone.Load() {
 		linux.KillGroup(p.cmd)
 	}
 }
 
-// End waits until the process is gone, and ends it where that takes longer than patience.
-func (p *Process) End(patience time.Duration) {
-	p.in.Close()
+// End waits until the process is gone, and ends it where that takes longer than patience. Its
+// error is that the process ended badly after it had said its last, and not by this program.
+func (p *Process) End(patience time.Duration) error {
 	force := time.AfterFunc(patience, p.KillNow)
 	defer force.Stop()
+	<-p.ordered
+	p.in.Close()
 	for range p.answers {
 	}
+	if state := p.cmd.ProcessState; !p.killed.Load() && !state.Success() {
+		return fmt.Errorf("%s: its process: %s%s", p.Name, linux.DescribeExit(state), p.said())
+	}
+	return nil
 }
 
-// tail returns the end of what a process said, to stand behind an error's text.
-func tail(text string) string {
+// said is the end of what the process wrote to its standard error, once it is gone, to stand
+// behind an error's text.
+func (p *Process) said() string {
 	const most = 2000
-	if text = strings.TrimSpace(text); text == "" {
+	text := strings.TrimSpace(p.stderr.String())
+	if text == "" {
 		return ""
 	}
 	return ": " + text[max(0, len(text)-most):]

@@ -9,7 +9,6 @@ package actors
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"math"
 	"runtime"
@@ -113,9 +112,4 @@ func Become(name string, cpus []int, s linux.Sched) (granted linux.Sched, on []i
 		return granted, on, err
 	}
 	return granted, on, nil
-}
-
-// unexpected is an error about a process that is gone.
-func unexpected(name, how, said string) error {
-	return fmt.Errorf("%s: its process ended before its time: %s%s", name, how, tail(said))
 }

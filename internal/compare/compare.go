@@ -25,8 +25,10 @@ type Options struct {
 }
 
 func (o Options) gate(m Metric) float64 {
-	if gate, ok := o.Gates[m.gate]; ok {
-		return gate
+	for _, name := range m.gates {
+		if gate, ok := o.Gates[name]; ok {
+			return gate
+		}
 	}
 	return cmp.Or(o.Gate, DefaultGate)
 }

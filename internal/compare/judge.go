@@ -93,6 +93,17 @@ func (j Judged) MarshalJSON() ([]byte, error) {
 	}{plain(j), finite(j.Change), finite(j.Lo), finite(j.Hi), finite(j.Drift), finite(j.ChangeWithoutFirst), finite(j.Best)})
 }
 
+// MarshalJSON writes what is infinite or no number as null.
+func (s Side) MarshalJSON() ([]byte, error) {
+	return json.Marshal(struct {
+		N      int      `json:"n"`
+		Median *float64 `json:"median"`
+		Lo     *float64 `json:"lo"`
+		Hi     *float64 `json:"hi"`
+		CV     *float64 `json:"cv"`
+	}{s.N, finite(s.Median), finite(s.Lo), finite(s.Hi), finite(s.CV)})
+}
+
 // finite is nil for what JSON has no number for.
 func finite(v float64) *float64 {
 	if math.IsInf(v, 0) || math.IsNaN(v) {

@@ -13,7 +13,7 @@ type Metric struct {
 	Unit   string        `json:"unit"` // as tables show it
 	Kind   metric.Judged `json:"kind"`
 	Higher bool          `json:"higher_is_better"`
-	gate   string        // as [compare] names it
+	gates  [2]string     // as [compare] names it: by its key, and by that of its gate
 	rounds bool          // its units are rounds of a micro-benchmark
 }
 
@@ -67,7 +67,8 @@ type side struct {
 func extract(results []*result.Result, u unit) *side {
 	s := &side{samples: map[string]*sample{}}
 	for _, r := range results {
-		medians := map[string][]float64{} // of points, over the file's runs
+		points := map[string][]*result.Micro{} // of the file
+		var names []string
 		for i := range r.Runs {
 			for j := range r.Runs[i].Phases {
 				p := &r.Runs[i].Phases[j]
@@ -77,9 +78,17 @@ func extract(results []*result.Result, u unit) *side {
 			}
 			for j := range r.Runs[i].Micro {
 				m := &r.Runs[i].Micro[j]
-				medians[m.Name] = append(medians[m.Name], m.Median)
-				s.point(m, u, i == 0, medians[m.Name], i == len(r.Runs)-1)
+				if len(m.Rounds) == 0 {
+					continue
+				}
+				if points[m.Name] == nil {
+					names = append(names, m.Name)
+				}
+				points[m.Name] = append(points[m.Name], m)
 			}
+		}
+		for _, name := range names {
+			s.point(points[name], u)
 		}
 	}
 	return s
@@ -108,35 +117,36 @@ func (s *side) group(g metric.Group, first bool) {
 		}
 		if v, ok := m.Of(g); ok {
 			v, shown := m.Unit.Shown(v)
-			of := s.add(Metric{Name: g.Phase.Name + " / " + g.Name + " / " + m.Name, Unit: shown, Kind: m.Judged, Higher: m.Higher, gate: g.Name + "." + m.GateKey()}, v, first)
+			of := s.add(Metric{Name: g.Phase.Name + " / " + g.Name + " / " + m.Name, Unit: shown, Kind: m.Judged, Higher: m.Higher, gates: [2]string{g.Name + "." + m.Key, g.Name + "." + m.GateKey()}}, v, first)
 			count, events := m.Counts(g)
 			of.count, of.events = of.count+count, of.events+events
 		}
 	}
 }
 
-// point adds the metrics of a point of one run: a value a round, a run, or with the last run
-// one for all of the file's.
-func (s *side) point(p *result.Micro, u unit, first bool, medians []float64, last bool) {
-	if len(p.Rounds) == 0 {
-		return
-	}
-	of := metric.OfPoint(p)
-	m := Metric{Name: of.Name, Unit: string(of.Unit), Kind: of.Judged, Higher: of.Higher, gate: of.Key, rounds: u == perRound}
-	switch {
-	case u == perRound:
+// point adds the metrics of a point of one file's runs: a value a round, a run, or one for all.
+func (s *side) point(runs []*result.Micro, u unit) {
+	of := metric.OfPoint(runs[0])
+	m := Metric{Name: of.Name, Unit: string(of.Unit), Kind: of.Judged, Higher: of.Higher, gates: [2]string{of.Key}, rounds: u == perRound}
+	var medians []float64
+	for n, p := range runs {
+		medians = append(medians, p.Median)
 		for i, v := range p.Rounds {
-			s.add(m, v, i == 0)
+			if u == perRound {
+				s.add(m, v, i == 0)
+			}
 		}
-	case u == perRun:
-		s.add(m, p.Median, first)
-	case last:
-		s.add(m, median(medians), last)
+		if u == perRun {
+			s.add(m, p.Median, n == 0)
+		}
+		metric.OfPointKernel(p, func(k metric.Metric, count, events int64) {
+			of := s.add(Metric{Name: k.Name, Kind: k.Judged, gates: [2]string{k.Gate}}, float64(count)/float64(events), n == 0)
+			of.count, of.events = of.count+count, of.events+events
+		})
 	}
-	metric.OfPointKernel(p, func(k metric.Metric, count, events int64) {
-		of := s.add(Metric{Name: k.Name, Kind: k.Judged, gate: k.Gate}, float64(count)/float64(events), first)
-		of.count, of.events = of.count+count, of.events+events
-	})
+	if first := u == perFile; first {
+		s.add(m, median(medians), first)
+	}
 }
 
 // Maximum is the largest value of a distribution on each side, in Unit, and how many
@@ -195,13 +205,21 @@ func maxima(before, after []*result.Result) []Maximum {
 	a, b := merge(before), merge(after)
 	for _, name := range a.names {
 		if x, y := a.histograms[name], b.histograms[name]; y != nil {
-			before, unit := metric.Nanoseconds.Shown(float64(x.Max()))
-			after, _ := metric.Nanoseconds.Shown(float64(y.Max()))
+			before, unit := metric.Nanoseconds.Shown(largest(x))
+			after, _ := metric.Nanoseconds.Shown(largest(y))
 			list = append(list, Maximum{Name: name, Unit: unit, Before: before, After: after,
 				BeforeAbove: x.CountAbove(y.Max()), AfterAbove: y.CountAbove(x.Max()), BeforeOf: x.Count(), AfterOf: y.Count()})
 		}
 	}
 	return list
+}
+
+// largest is a distribution's largest value (ns), or the end of its range where some lie beyond.
+func largest(h *result.Histogram) float64 {
+	if h.Overflow > 0 {
+		return result.Highest
+	}
+	return float64(h.Max())
 }
 
 // without returns a sample's values but those of first units.

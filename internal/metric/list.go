@@ -211,7 +211,7 @@ func failureRate(g Group) float64 {
 
 // canInfer says whether failed arms tell of a window in which publishes race: not where
 // only a publisher's own next period can.
-func canInfer(g Group) bool { return !g.LonePeriodic && failureRate(g) < 1 }
+func canInfer(g Group) bool { return !g.LonePeriodic && failureRate(g) < 1 && racing(g) > 0 }
 
 // racing is how many messages per second can race an arm of the group: those of one
 // channel, or of all of them where one arm covers them.
@@ -257,7 +257,7 @@ func OfPointKernel(m *result.Micro, f func(m Metric, count, of int64)) {
 	for i := range All {
 		if k := All[i]; k.Judged == Count {
 			if count, of := k.Counts(g); of > 0 {
-				k.Gate, k.Name = strings.TrimSuffix(m.Name+"."+k.Gate, "."), m.Name+" / "+k.Name
+				k.Gate, k.Name = m.Name+"."+k.Gate, m.Name+" / "+k.Name
 				f(k, count, of)
 			}
 		}

@@ -3,6 +3,7 @@ package metric
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -43,7 +44,7 @@ func (u Unit) Shown(v float64) (shown float64, unit string) {
 }
 
 // HigherIsBetter says which way values of the unit get better.
-func (u Unit) HigherIsBetter() bool { return u == PerSecond || strings.Contains(string(u), "/s") }
+func (u Unit) HigherIsBetter() bool { return slices.Contains(strings.Split(string(u), "/"), "s") }
 
 // Format writes a value as the tables have it, without the unit but for a fraction's %.
 func (u Unit) Format(v float64) string {

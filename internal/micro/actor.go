@@ -2,6 +2,7 @@ package micro
 
 import (
 	"errors"
+	"fmt"
 	"io"
 
 	"aossim/internal/actors"
@@ -114,13 +115,12 @@ func (a *actor) setup() (r answer, err error) {
 		on = a.CPUs // this one only leads
 	}
 	got, cpus, err := actors.Become("micro "+a.Point.Name, on, a.Sched)
-	if err != nil {
-		return r, err
+	if err == nil {
+		actors.NoCollections() // what rounds allocate is little
+		a.work, err = workloads[a.Point.Workload](place{a.Point, a.CPUs, a.Sched})
 	}
-	actors.NoCollections() // what rounds allocate is little
-	a.work, err = workloads[a.Point.Workload](place{a.Point, a.CPUs, a.Sched})
-	if errors.Is(err, linux.ErrInvalid) {
-		return r, refusal.Cannot("%w", err)
+	if errors.Is(err, linux.ErrInvalid) { // a CPU that went, or a size that this kernel does not take
+		return r, fmt.Errorf("%w: %w", refusal.ErrLacking, err)
 	}
 	if err != nil {
 		return r, err

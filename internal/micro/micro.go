@@ -157,16 +157,20 @@ type point struct {
 	limit    time.Duration // of a round
 	took     time.Duration // what it was asked last
 	ended    bool
+	stuck    bool // it did not answer in time
 }
 
-// ask has the process do something, and waits for what it answers.
+// ask has the process do something, and waits for what it answers. A round that does not end
+// in time is a failed check, and the last thing that is asked.
 func (pt *point) ask(ctx context.Context, c command, limit time.Duration) (a answer, err error) {
 	start := time.Now()
-	if err := pt.Tell(c); err != nil {
-		return a, err
-	}
+	pt.Tell(c)
 	err = pt.Hear(ctx, limit, &a)
 	pt.took = time.Since(start)
+	if errors.Is(err, actors.ErrTimeout) {
+		pt.stuck = true
+		pt.out.Checks = []result.Check{{Name: checkTimeout, Detail: fmt.Sprintf("a round did not end within %s", limit)}}
+	}
 	return a, err
 }
 
@@ -246,10 +250,6 @@ func (p *Plan) rounds(ctx context.Context, points []*point, number int) error {
 				}
 			}
 			a, err := pt.ask(ctx, command{Do: doRound, Count: measured}, pt.limit)
-			if errors.Is(err, actors.ErrTimeout) {
-				pt.out.Checks = []result.Check{{Name: checkTimeout, Detail: fmt.Sprintf("a round did not end within %s", pt.limit)}}
-				err = fmt.Errorf("%s: %w", pt.Process.Name, err)
-			}
 			if err != nil {
 				_ = pt.finish(ctx) // what it can still say of its checks
 				return fmt.Errorf("a round of %w", err)
@@ -307,7 +307,7 @@ func (p *Plan) observed(ctx context.Context, pt *point) error {
 			if p.observe.GoesOnWithout(err) { // it could when the plan was made
 				return nil
 			}
-			return err
+			return errors.New("observed rounds: " + err.Error()) // no refusal: what was measured stays
 		}
 	}
 	if pt.observer == nil {
@@ -341,6 +341,9 @@ func (p *Plan) observed(ctx context.Context, pt *point) error {
 
 // finish has the process account for its checks.
 func (pt *point) finish(ctx context.Context) error {
+	if pt.stuck {
+		return nil
+	}
 	a, err := pt.ask(ctx, command{Do: doEnd}, time.Second*5)
 	if err != nil {
 		return err
@@ -364,5 +367,5 @@ func (pt *point) close() {
 	if !pt.ended {
 		pt.Kill()
 	}
-	pt.End(time.Second)
+	_ = pt.End(time.Second) // what it measured has been heard
 }

@@ -234,11 +234,10 @@ func Start(threads []Watched) (*Observer, error) {
 	if err != nil {
 		return nil, refused("reading the kernel's BTF", err)
 	}
-	o, err := load(threads, types, byExit)
-	if errors.Is(err, refusal.ErrCannot) {
-		return load(threads, types, byTracepoints)
+	if o, err := load(threads, types, byExit); err == nil {
+		return o, nil
 	}
-	return o, err
+	return load(threads, types, byTracepoints)
 }
 
 // method says what load attaches.

@@ -85,6 +85,23 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// TestMethods: where fentry and fexit cannot be had it is for a reason of the kernel's, and no
+// fault of this program's.
+func TestMethods(t *testing.T) {
+	types, err := btf.LoadKernelSpec()
+	if err != nil {
+		t.Skip(refused("reading the kernel's BTF", err))
+	}
+	for _, m := range []method{byExit, byTracepoints} {
+		o, err := load(nil, types, m)
+		if err == nil {
+			o.Close()
+		} else if t.Log(err); !errors.Is(err, refusal.ErrCannot) {
+			t.Errorf("by exit %t: %v", m, err)
+		}
+	}
+}
+
 // TestPlan: where observing need not be possible a run goes on without, and says why.
 func TestPlan(t *testing.T) {
 	why := errors.New("why")

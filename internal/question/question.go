@@ -30,8 +30,8 @@ type question struct {
 	try  func(l *lab) (answer, evidence string)
 }
 
-// questions are all there are, in the order in which they are asked: size wants what
-// cachePatch saw.
+// questions are all there are, in the order in which they are asked: dataSize wants
+// what cachePatch saw.
 var questions = []question{cachePatch, inflight, accounting, bucketLock, privateHash, dataSize, resized, installed}
 
 // Words lists the questions.

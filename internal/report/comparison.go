@@ -122,7 +122,7 @@ func Null(w io.Writer, name string, n *compare.Null) error {
 // value writes a figure with three decimals, as published ones are.
 func value(v float64) string {
 	switch {
-	case math.IsNaN(v):
+	case math.IsNaN(v) || math.Abs(v) >= 1<<63: // what a damaged file has
 		return none
 	case math.Abs(v) >= 1e5:
 		return metric.Comma(int64(math.Round(v)))

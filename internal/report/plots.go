@@ -126,6 +126,9 @@ func percentilePlot(all []*row, d metric.Distribution) ([]pagePlot, error) {
 	if len(said) == 0 {
 		return nil, nil
 	}
+	if p.Y.Min == p.Y.Max { // else the axis would begin below 0, which has no logarithm
+		p.Y.Min, p.Y.Max = p.Y.Min/2, p.Y.Max*2
+	}
 	var ticks []plot.Tick
 	for x, label := range []string{"0 %", "90 %", "99 %", "99.9 %", "99.99 %", "99.999 %", "99.9999 %"} {
 		if float64(x) <= p.X.Max {

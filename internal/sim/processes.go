@@ -33,7 +33,9 @@ func (c *controller) spawn(i int, inherited []*os.File) error {
 		if p.err = p.Hear(context.Background(), math.MaxInt64, p.report); p.err != nil {
 			p.report = nil
 		}
-		p.End(time.Second)
+		if err := p.End(time.Second); p.err == nil {
+			p.err = err
+		}
 		c.exits <- p
 	}()
 	return nil

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"aossim/channel"
 	"aossim/internal/actors"
 	"aossim/internal/linux"
 	"aossim/internal/linux/linuxtest"
@@ -693,6 +694,18 @@ func TestNoRoom(t *testing.T) {
 	}
 	if _, err := Prepare(s, Options{Options: actors.Options{CPUs: []int{1023}}}); !errors.Is(err, refusal.ErrUsage) {
 		t.Errorf("--affinity 1023: %v", err)
+	}
+}
+
+// TestLimits: what a scenario may ask of a channel is what a channel takes.
+func TestLimits(t *testing.T) {
+	for key, most := range map[string]int{"queue_size": channel.MaxQueueSize, "max_size": channel.MaxPayload} {
+		for value, fits := range map[int]bool{most: true, 2 * most: false} {
+			text := strings.Replace(strings.Replace(pair("", ""), "queue_size = 1024\n", "", 1), "[[publisher]]", fmt.Sprintf("%s = %d\n[[publisher]]", key, value), 1)
+			if _, err := scenarios.Parse("test.toml", []byte(text)); (err == nil) != fits {
+				t.Errorf("%s = %d: %v", key, value, err)
+			}
+		}
 	}
 }
 

@@ -19,10 +19,14 @@ import (
 // and says what is missing and how to get it.
 func Probe(op Opcode) error {
 	return linux.OnThread(func() error {
-		if err := probe(op); err != nil {
-			return fmt.Errorf("no %s on an io_uring here: %w", op, err)
+		err := probe(op)
+		switch {
+		case err == nil:
+			return nil
+		case !errors.Is(err, refusal.ErrCannot): // no memory or file for it
+			err = fmt.Errorf("%w: %w", refusal.ErrUntried, err)
 		}
-		return nil
+		return fmt.Errorf("no %s on an io_uring here: %w", op, err)
 	})
 }
 
