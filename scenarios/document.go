@@ -157,9 +157,12 @@ func (d *document) place(table string, index int, key string) int {
 	return 0
 }
 
+// toml is the file without the mark by which editors of another system begin theirs.
+func (s *Scenario) toml() string { return strings.TrimPrefix(s.Text, "\ufeff") }
+
 // errorAt returns an *Error about what stands at an offset of the file.
 func (s *Scenario) errorAt(offset int, format string, args ...any) error {
-	before := s.Text[:min(offset, len(s.Text))]
+	before := s.toml()[:offset]
 	line := strings.LastIndexByte(before, '\n')
 	return &Error{s.File, 1 + strings.Count(before, "\n"), len(before) - line, fmt.Sprintf(format, args...)}
 }
@@ -280,7 +283,7 @@ func editDistance(a, b string) int {
 
 // decode reads the file's values; what is not there keeps its default.
 func (s *Scenario) decode(f *file) error {
-	data := []byte(strings.TrimPrefix(s.Text, "\ufeff")) // as editors of another system begin files
+	data := []byte(s.toml())
 	s.document.read(data)
 	if err := s.document.check(s); err != nil {
 		return err

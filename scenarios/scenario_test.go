@@ -217,6 +217,7 @@ func TestPlaces(t *testing.T) {
 		{"an empty key", "\"\" = 1\n" + loop, 1, 1, `unknown key ""`},
 		{"an empty table", "[\"\"]\nduration = \"1s\"\n" + loop, 1, 2, `unknown key ""`},
 		{"a limit by dots from the top", "expect.\"g.rearm.p99\" = \"200us\"\n" + loop, 1, 24, "no limit"},
+		{"behind a byte order mark", "\ufeff" + strings.Replace(loop, `"1kHz"`, `"0Hz"`, 1), 6, 8, "rate: 0 Hz"},
 		{"twice", loop + "channels = [\"/c\"]\n", 10, 1, "already defined"},
 	} {
 		_, err := Parse("t.toml", []byte(c.text))

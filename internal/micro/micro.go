@@ -169,7 +169,7 @@ func (pt *point) ask(ctx context.Context, c command, limit time.Duration) (a ans
 	pt.took = time.Since(start)
 	if errors.Is(err, actors.ErrTimeout) {
 		pt.stuck = true
-		pt.out.Checks = []result.Check{{Name: checkTimeout, Detail: fmt.Sprintf("a round did not end within %s", limit)}}
+		pt.out.Checks = []result.Check{{Name: checkTimeout, Detail: fmt.Sprintf("a %s did not end within %s", c.Do, limit)}}
 	}
 	return a, err
 }
