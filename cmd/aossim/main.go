@@ -11,7 +11,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -24,6 +23,7 @@ import (
 	"aossim/internal/linux"
 	"aossim/internal/micro"
 	"aossim/internal/observe"
+	"aossim/internal/output"
 	"aossim/internal/refusal"
 	"aossim/internal/report"
 	"aossim/internal/result"
@@ -128,6 +128,7 @@ func main() {
 
 // run is the program but for its process: it returns the exit code.
 func run(args []string, stdout, stderr io.Writer) int {
+	signal.Ignore(linux.FileTooLarge)
 	env := &environment{stdout: stdout, stderr: stderr}
 	var cli commands
 	exited := -1
@@ -230,7 +231,8 @@ func (c *reportCommand) Run(env *environment) error {
 		if err := report.HTML(&page, results...); err != nil {
 			return err
 		}
-		if err := os.WriteFile(c.HTML, page.Bytes(), 0o666); err != nil {
+		err := output.Write(c.HTML, func(w io.Writer) error { _, err := w.Write(page.Bytes()); return err })
+		if err != nil {
 			return err
 		}
 	}
@@ -337,6 +339,14 @@ func (c *runCommand) Run(env *environment) error {
 	}
 	// Everything is read and tried before anything runs.
 	var plans []plan
+	var places []*output.File
+	defer func() {
+		for _, p := range places {
+			if p != nil {
+				p.Discard()
+			}
+		}
+	}()
 	for _, name := range c.Scenarios {
 		s, err := scenarios.Open(name)
 		if err != nil {
@@ -346,17 +356,22 @@ func (c *runCommand) Run(env *environment) error {
 		if err != nil {
 			return err
 		}
-		plans = append(plans, p)
+		to, err := c.place(s)
+		if err != nil {
+			return err
+		}
+		plans, places = append(plans, p), append(places, to)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, linux.Terminate)
+	ctx, stop := signal.NotifyContext(context.Background(), linux.EndingSignals()...)
 	defer stop()
-	for _, p := range plans {
+	for i, p := range plans {
 		r, err := p.Run(ctx)
 		if bar != nil {
 			bar(0, 0, "")
 		}
 		if err == nil {
-			err = c.show(env, r)
+			err = c.show(env, r, places[i])
+			places[i] = nil
 		}
 		if err != nil {
 			return err
@@ -369,13 +384,21 @@ func (c *runCommand) Run(env *environment) error {
 }
 
 // show writes a result and shows it.
-func (c *runCommand) show(env *environment, r *result.Result) (err error) {
+func (c *runCommand) show(env *environment, r *result.Result, to *output.File) (err error) {
 	if r.Interrupted || r.Broken != "" || len(r.Failed()) > 0 {
 		env.exit = exitFailed
 	}
-	saved := c.save(env, r)
+	var saved error
+	lost := false
+	if to != nil {
+		var path string
+		path, saved = to.Save(r.Encode)
+		if lost = path == ""; !lost && (!c.Quiet || saved != nil) {
+			fmt.Fprintf(env.stderr, "aossim: the result is in %s\n", path)
+		}
+	}
 	switch {
-	case c.JSON:
+	case c.JSON, lost: // it has no other place left
 		err = r.Encode(env.stdout)
 	case c.Quiet:
 		err = report.Summary(env.stdout, r)
@@ -391,32 +414,22 @@ func (c *runCommand) show(env *environment, r *result.Result) (err error) {
 	return errors.Join(saved, err)
 }
 
-// save writes the result file, where one is wanted.
-func (c *runCommand) save(env *environment, r *result.Result) error {
-	path := c.Output
-	if path == "" {
-		if c.JSON {
-			return nil
+// place tries where the result of a scenario is to go; it is nil where no file is wanted.
+func (c *runCommand) place(s *scenarios.Scenario) (*output.File, error) {
+	if c.Output != "" {
+		return output.Open(c.Output)
+	}
+	if c.JSON {
+		return nil, nil
+	}
+	release, _, _ := linux.Uname()
+	name := fmt.Sprintf("%s-%s-%s", fileName(s.Name), fileName(release), time.Now().Format("20060102T150405"))
+	return output.OpenNew("results", func(n int) string {
+		if n == 1 {
+			return name + ".json"
 		}
-		started := strings.NewReplacer(":", "", "-", "").Replace(r.Started[:len("2006-01-02T15:04:05")])
-		name := fmt.Sprintf("%s-%s-%s", fileName(r.Scenario.Name), fileName(r.Environment.KernelRelease), started)
-		path = filepath.Join("results", name+".json")
-		for n := 2; exists(path); n++ {
-			path = filepath.Join("results", fmt.Sprintf("%s-%d.json", name, n))
-		}
-	}
-	if err := r.Save(path); err != nil {
-		return err
-	}
-	if !c.Quiet {
-		fmt.Fprintf(env.stderr, "aossim: the result is in %s\n", path)
-	}
-	return nil
-}
-
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
+		return fmt.Sprintf("%s-%d.json", name, n)
+	})
 }
 
 // fileName keeps of a name what may stand in a file's.

@@ -25,6 +25,7 @@ import (
 	"aossim/internal/compare"
 	"aossim/internal/linux/linuxtest"
 	"aossim/internal/micro"
+	"aossim/internal/output"
 	"aossim/internal/report"
 	"aossim/internal/result"
 	"aossim/internal/sim"
@@ -292,7 +293,7 @@ func TestMicro(t *testing.T) {
 func TestCompare(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
-	for name, args := range map[string][]string{"a": {"scalar"}, "b": {"scalar"}, "other": {"waitv"}} {
+	for name, args := range map[string][]string{"a": {"scalar"}, "other": {"waitv"}} {
 		p := command(t, append([]string{"-q", "--rounds", "8", "--cycles", "50", "--observe=no", "-o", at(name)}, args...)...)
 		if code := p.run(t); code != 0 {
 			t.Fatalf("exit %d: %s", code, &p.stderr)
@@ -305,8 +306,12 @@ func TestCompare(t *testing.T) {
 	}
 	interrupted := *slow
 	interrupted.Interrupted = true
-	for name, r := range map[string]*result.Result{"slow": slow, "interrupted": &interrupted} {
-		if err := r.Save(at(name)); err != nil {
+	// The same rounds in another order, and another boot: no difference, on a noisy machine too.
+	same := load(t, at("a"))
+	slices.Reverse(same.Runs[0].Micro[0].Rounds)
+	same.Environment.BootID, same.Started = "another", "2026-01-01T00:00:00Z"
+	for name, r := range map[string]*result.Result{"slow": slow, "interrupted": &interrupted, "same": same} {
+		if err := output.Write(at(name), r.Encode); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -318,9 +323,9 @@ func TestCompare(t *testing.T) {
 		code int
 		want string
 	}{
-		{"a b", 0, "scalar"}, {"a slow", 1, "slower"}, {"slow a slow", 0, "faster"}, {"--markdown a slow a", 1, "drift |"}, {"--json a slow", 1, `"verdict": "slower"`},
-		{"--bisect a slow", 1, "slower"}, {"--bisect a damaged", 125, ""}, {"--null a", 0, "A against A"}, {"--before a --before b --after slow", 1, "slower"},
-		{"a other", 129, "another"}, {"a damaged", 129, "damaged"}, {"a interrupted", 1, "--force"}, {"--force a interrupted", 1, "slower"}, {"a", 129, "AFTER.json"}, {"", 129, ""}, {"--gate 0% a b", 129, "--gate"}, {"a /no/such", 129, "no such"},
+		{"a same", 0, "scalar"}, {"a slow", 1, "slower"}, {"slow a slow", 0, "faster"}, {"--markdown a slow a", 1, "drift |"}, {"--json a slow", 1, `"verdict": "slower"`},
+		{"--bisect a slow", 1, "slower"}, {"--bisect a damaged", 125, ""}, {"--null a", 0, "A against A"}, {"--before a --before same --after slow", 1, "slower"},
+		{"a other", 129, "another"}, {"a damaged", 129, "damaged"}, {"a interrupted", 1, "--force"}, {"--force a interrupted", 1, "slower"}, {"a", 129, "AFTER.json"}, {"", 129, ""}, {"--gate 0% a same", 129, "--gate"}, {"a /no/such", 129, "no such"},
 	} {
 		var args []string
 		for _, a := range strings.Fields(c.args) {
@@ -551,6 +556,14 @@ func traced(t *testing.T, script string, found map[string]int64, args ...string)
 	if err := trace.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
+	// bpftrace 0.17 heeds a signal only while it waits for events: it is sent again until heard.
+	again := time.NewTicker(5 * time.Second)
+	defer again.Stop()
+	go func() {
+		for range again.C {
+			_ = trace.Process.Signal(os.Interrupt)
+		}
+	}()
 	for count := regexp.MustCompile(`^@\[(.+)\]: (\d+)$`); lines.Scan(); {
 		if m := count.FindStringSubmatch(lines.Text()); m != nil {
 			found[m[1]], _ = strconv.ParseInt(m[2], 10, 64)
@@ -935,19 +948,40 @@ func resident(pid int) (kb int) {
 
 // TestNowhereToWrite: what was measured is still shown.
 func TestNowhereToWrite(t *testing.T) {
-	p := command(t, "-D", "200ms", "--warmup", "0s", "pair")
+	p := command(t, "-D", "1m", "pair")
 	if err := os.WriteFile(filepath.Join(p.dir, "results"), nil, 0o666); err != nil {
 		t.Fatal(err)
 	}
+	long := command(t, "-D", "1m", "-o", strings.Repeat("x", 256), "scalar")
+	vm := command(t, "vm", "--kernel", "/dev/null", "-o", "/dev/null", "pair")
+	for _, p := range []*program{p, long, vm} {
+		if code := p.run(t); code != exitUsage || p.stdout.Len() != 0 {
+			t.Errorf("%q: exit %d: %s%s", p.Args, code, &p.stdout, &p.stderr)
+		}
+	}
+	// This one takes some, and is full when it matters: the result goes elsewhere, and the report is there.
 	full := command(t, "-D", "200ms", "--warmup", "0s", "-o", "/dev/full", "pair")
-	for _, p := range []*program{p, full} {
-		code := p.run(t)
-		if code != exitFailed || !strings.Contains(p.stderr.String(), "writing the result") || !strings.Contains(p.stderr.String(), "-o FILE") {
-			t.Errorf("exit %d: %s", code, &p.stderr)
-		}
-		if !strings.Contains(p.stdout.String(), "pair only") || !strings.Contains(p.stdout.String(), "delivery") {
-			t.Errorf("no report: %s", &p.stdout)
-		}
+	full.Env = append(full.Env, "TMPDIR="+full.dir)
+	code := full.run(t)
+	if code != exitFailed || !strings.Contains(full.stderr.String(), "writing the result") || !strings.Contains(full.stderr.String(), "-o FILE") {
+		t.Errorf("exit %d: %s", code, &full.stderr)
+	}
+	if !strings.Contains(full.stdout.String(), "pair only") || !strings.Contains(full.stdout.String(), "delivery") {
+		t.Errorf("no report: %s", &full.stdout)
+	}
+	kept, err := filepath.Glob(filepath.Join(full.dir, "aossim-*.json"))
+	if err != nil || len(kept) != 1 || !strings.Contains(full.stderr.String(), kept[0]) {
+		t.Fatalf("kept %q, %v; said %s", kept, err, &full.stderr)
+	}
+	load(t, kept[0])
+	// Neither has any room: standard output gets it.
+	none := command(t, "-D", "200ms", "--warmup", "0s", "-o", "/dev/full", "pair")
+	none.Env = append(none.Env, "TMPDIR="+filepath.Join(none.dir, "none"))
+	if code := none.run(t); code != exitFailed {
+		t.Errorf("exit %d: %s", code, &none.stderr)
+	}
+	if _, err := result.Decode("stdout", none.stdout.Bytes()); err != nil {
+		t.Errorf("the result is lost: %v", err)
 	}
 }
 

@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
+	"io"
 	"os/signal"
 	"path/filepath"
 	"strconv"
@@ -15,6 +15,7 @@ import (
 	"aossim/internal/check"
 	"aossim/internal/compare"
 	"aossim/internal/linux"
+	"aossim/internal/output"
 	"aossim/internal/refusal"
 	"aossim/internal/report"
 	"aossim/internal/result"
@@ -37,6 +38,7 @@ type vmCommand struct {
 	QEMU      string         `name:"qemu" placeholder:"PROGRAM" help:"QEMU to use."`
 	Output    string         `short:"o" default:"results" placeholder:"DIR" help:"Where results and console logs go."`
 	Gate      string         `default:"5%" help:"As of aossim compare."`
+	Force     bool           `help:"Compare though both kernels are one image."`
 	Markdown  bool           `help:"Write the comparison as a table for a mail."`
 	Duration  *time.Duration `short:"D" help:"As of aossim run, in the guest."`
 	Warmup    time.Duration  `default:"1s" help:"As of aossim run, in the guest."`
@@ -102,7 +104,8 @@ func (c *vmCommand) commands(emulated bool) (list [][]string, files map[string][
 			return nil, nil, nil, err
 		}
 		opened = append(opened, s)
-		file := fmt.Sprintf("scenario-%d.toml", i)
+		// In a folder of its own, and by its name, which is the scenario's where that has none.
+		file := fmt.Sprintf("%d/%s.toml", i, strings.TrimSuffix(filepath.Base(name), ".toml"))
 		files[file] = []byte(s.Text)
 		args := []string{"run", "-q", "-o", "OUTPUT", "-r", strconv.Itoa(c.Runs)}
 		if s.Micro != nil {
@@ -141,11 +144,20 @@ func (c *vmCommand) Run(env *environment) error {
 		return err
 	}
 	defer m.Close()
+	if c.Before != "" && m.Image(c.Before) == m.Image(c.After) && !c.Force {
+		return refusal.Usage("--before %s and --after %s are one image (sha256 %.12s), so nothing would differ; --force boots it all the same", c.Before, c.After, m.Image(c.After))
+	}
 	commands, files, opened, err := c.commands(m.Emulated())
 	if err != nil {
 		return err
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, linux.Terminate)
+	// Where the results go is tried before anything boots.
+	place, err := output.OpenNew(c.Output, func(int) string { return "vm" })
+	if err != nil {
+		return err
+	}
+	place.Discard()
+	ctx, stop := signal.NotifyContext(context.Background(), linux.EndingSignals()...)
 	defer stop()
 	if m.Emulated() {
 		fmt.Fprintf(env.stderr, "aossim: no KVM here: the guest is emulated, so counts hold and times do not\n")
@@ -215,10 +227,7 @@ func (c *vmCommand) keep(env *environment, i int, b boot, done *vm.Boot) (result
 		base = b.side + "-" + base
 	}
 	base = fmt.Sprintf("vm-%s-%d-%s", time.Now().Format("20060102T150405"), i+1, base)
-	if err := os.MkdirAll(c.Output, 0o777); err != nil {
-		return nil, err
-	}
-	if err := os.WriteFile(filepath.Join(c.Output, base+".log"), []byte(done.Console), 0o666); err != nil {
+	if err := output.Write(filepath.Join(c.Output, base+".log"), func(w io.Writer) error { _, err := io.WriteString(w, done.Console); return err }); err != nil {
 		return nil, err
 	}
 	for n, out := range done.Outputs {
@@ -247,8 +256,10 @@ func (c *vmCommand) keep(env *environment, i int, b boot, done *vm.Boot) (result
 		if len(out.Data) > 0 {
 			r, e := result.Decode(b.kernel, out.Data)
 			if e == nil {
-				path := filepath.Join(c.Output, fmt.Sprintf("%s-%s-%.8s.json", base, fileName(r.Scenario.Name), r.Environment.BootID))
-				if e = r.Save(path); e == nil {
+				r.Environment.Image = done.Image
+				// What a guest says is not trusted with the names of files.
+				path := filepath.Join(c.Output, fmt.Sprintf("%s-%d-%s-%.8s.json", base, n+1, fileName(r.Scenario.Name), fileName(r.Environment.BootID)))
+				if e = output.Write(path, r.Encode); e == nil {
 					fmt.Fprintf(env.stderr, "aossim: the result is in %s\n", path)
 				}
 				results = append(results, r)

@@ -234,3 +234,25 @@ func FileIdentity(path string) (device, inode uint64, err error) {
 	}
 	return uint64(st.Dev), st.Ino, nil
 }
+
+// ONonblock is O_NONBLOCK: opening a pipe for writing fails where nobody reads it (fifo(7)).
+const ONonblock = unix.O_NONBLOCK
+
+// NameMax is the longest name of a file in bytes (limits.h).
+const NameMax = 255
+
+// FileTooLarge is SIGXFSZ, which a write beyond RLIMIT_FSIZE raises; where it is ignored the
+// write fails instead.
+const FileTooLarge = unix.SIGXFSZ
+
+// EndingSignals are those by which a user or a system ends a program: from a terminal that
+// closes or a session that drops, from the keyboard, from a service manager, and where who
+// reads the output is gone. What was ignored when the program was started stays so (nohup(1)).
+func EndingSignals() (list []os.Signal) {
+	for _, s := range []os.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGPIPE} {
+		if !signal.Ignored(s) {
+			list = append(list, s)
+		}
+	}
+	return list
+}

@@ -14,7 +14,6 @@ import (
 	"io"
 	"math"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 )
@@ -375,8 +374,9 @@ type Environment struct {
 	Virtualization string   `json:"virtualization"`
 	Emulated       bool     `json:"emulated"` // without hardware support: counts hold, times do not
 	DMALatency     string   `json:"cpu_dma_latency"`
-	SharedPages    int64    `json:"shared_page_bytes"` // of the memory that holds the channels
-	NotRealTime    bool     `json:"not_real_time"`     // --no-rt
+	SharedPages    int64    `json:"shared_page_bytes"`      // of the memory that holds the channels
+	NotRealTime    bool     `json:"not_real_time"`          // --no-rt
+	Image          string   `json:"image_sha256,omitempty"` // of the kernel that aossim vm booted, in hexadecimal
 	Program        string   `json:"program"`
 	GoVersion      string   `json:"go_version"`
 }
@@ -469,46 +469,4 @@ func Load(path string) (*Result, error) {
 		return nil, fmt.Errorf("%s: larger than %d MiB, so no result file", path, MaxSize>>20)
 	}
 	return Decode(path, data)
-}
-
-// Save writes the result to path, whole or not at all, and makes its directory.
-func (r *Result) Save(path string) error {
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o777); err != nil {
-		return fmt.Errorf("writing the result: %w; name another place with -o FILE", err)
-	}
-	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
-		// A device or a pipe cannot be replaced, only written to.
-		f, err := os.OpenFile(path, os.O_WRONLY, 0)
-		if err != nil {
-			return fmt.Errorf("writing the result: %w; name another place with -o FILE", err)
-		}
-		return r.finish(f)
-	}
-	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+"-*")
-	if err != nil {
-		return fmt.Errorf("writing the result: %w; name another place with -o FILE", err)
-	}
-	err = r.finish(f)
-	if err == nil {
-		err = os.Chmod(f.Name(), 0o644)
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		os.Remove(f.Name())
-	}
-	return err
-}
-
-func (r *Result) finish(f *os.File) error {
-	err := r.Encode(f)
-	if e := f.Close(); err == nil {
-		err = e
-	}
-	if err != nil {
-		return fmt.Errorf("writing the result: %w; free some space, or name another place with -o FILE", err)
-	}
-	return nil
 }

@@ -4,8 +4,10 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"crypto/sha256"
 	"debug/elf"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -26,9 +28,10 @@ import (
 
 // kernel is an image that QEMU can boot.
 type kernel struct {
-	name string // as it was given
-	path string // of the image itself
-	arch string // as GOARCH has it
+	name   string // as it was given
+	path   string // of the image itself
+	arch   string // as GOARCH has it
+	sha256 string // of the image, in hexadecimal
 }
 
 // openKernel finds the image in a file: a bzImage, a vmlinux, an arm64 Image, or a
@@ -49,8 +52,13 @@ func openKernel(name, dir string) (*kernel, error) {
 		if _, err := f.Seek(0, io.SeekStart); err != nil {
 			return nil, err
 		}
-		image := filepath.Join(dir, strings.TrimSuffix(filepath.Base(name), ".deb")+".vmlinuz")
-		if err := unpack(f, image); err != nil {
+		// A name of its own: two builds of one tree have packages of one name.
+		out, err := os.CreateTemp(dir, strings.TrimSuffix(filepath.Base(name), ".deb")+"-*.vmlinuz")
+		if err != nil {
+			return nil, err
+		}
+		image := out.Name()
+		if err := errors.Join(unpack(f, out), out.Close()); err != nil {
 			return nil, refusal.Usage("no kernel to boot: %s: %w", name, err)
 		}
 		k, err := openKernel(image, dir)
@@ -73,7 +81,20 @@ func openKernel(name, dir string) (*kernel, error) {
 	default:
 		return nil, refusal.Usage("no kernel to boot: %s is neither a bzImage, a vmlinux, an arm64 Image nor a Debian package with one", name)
 	}
-	return k, nil
+	k.sha256, err = checksum(f)
+	return k, err
+}
+
+// checksum is that of a whole file.
+func checksum(f *os.File) (string, error) {
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return "", err
+	}
+	sum := sha256.New()
+	if _, err := io.Copy(sum, f); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
 // imageName is where packages have the image: since Linux 7.3 with the modules.
@@ -84,7 +105,7 @@ const maxImage = 1 << 30
 
 // unpack takes the kernel image out of a Debian package (deb(5)): an ar archive whose
 // member data.tar.* has it.
-func unpack(f io.Reader, image string) error {
+func unpack(f io.Reader, image io.Writer) error {
 	if _, err := io.CopyN(io.Discard, f, 8); err != nil {
 		return err
 	}
@@ -107,7 +128,7 @@ func unpack(f io.Reader, image string) error {
 	}
 }
 
-func unpackTar(r io.Reader, ext, image string) (err error) {
+func unpackTar(r io.Reader, ext string, image io.Writer) (err error) {
 	switch ext {
 	case ".xz":
 		r, err = xz.NewReader(r)
@@ -137,14 +158,10 @@ func unpackTar(r io.Reader, ext, image string) (err error) {
 		if h.Typeflag != tar.TypeReg || !imageName.MatchString(path.Clean("/"+h.Name)) {
 			continue
 		}
-		out, err := os.Create(image)
-		if err != nil {
-			return err
+		if h.Size > maxImage {
+			return fmt.Errorf("a Debian package whose vmlinuz has %d bytes, more than any kernel", h.Size)
 		}
-		_, err = io.Copy(out, io.LimitReader(t, maxImage))
-		if e := out.Close(); err == nil {
-			err = e
-		}
+		_, err = io.Copy(image, t)
 		return err
 	}
 }

@@ -44,6 +44,7 @@ type Output struct {
 // Boot is what came of one boot.
 type Boot struct {
 	Kernel   string // as it was named
+	Image    string // SHA-256 of its image, in hexadecimal
 	Emulated bool   // not by KVM
 	Console  string
 	Outputs  []Output // of the commands, as far as it came
@@ -120,6 +121,9 @@ func board(arch string) []string {
 // Close removes what was unpacked.
 func (m *Machine) Close() { os.RemoveAll(m.dir) }
 
+// Image returns the SHA-256 of the image of a kernel that New was given, in hexadecimal.
+func (m *Machine) Image(kernel string) string { return m.kernels[kernel].sha256 }
+
 // Emulated says whether guests run without KVM.
 func (m *Machine) Emulated() bool { return !m.kvm }
 
@@ -149,7 +153,7 @@ func (m *Machine) arguments(k *kernel, initrd, port string) []string {
 // brought back; where none was written, its standard output is. files lie in the guest below
 // FILES. A Boot is returned with an error, too, as far as it came.
 func (m *Machine) Run(ctx context.Context, name string, commands [][]string, files map[string][]byte) (*Boot, error) {
-	k, b := m.kernels[name], &Boot{Kernel: name, Emulated: !m.kvm}
+	k, b := m.kernels[name], &Boot{Kernel: name, Image: m.Image(name), Emulated: !m.kvm}
 	all := map[string][]byte{}
 	for n, data := range files {
 		all[n] = data
