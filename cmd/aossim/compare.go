@@ -3,6 +3,8 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"reflect"
+	"slices"
 	"time"
 
 	"aossim/internal/compare"
@@ -61,6 +63,11 @@ func (c *compareCommand) run(env *environment) error {
 	if after, err = c.load(c.After); err != nil {
 		return err
 	}
+	if !c.Force {
+		if err := distinct(slices.Concat(before, after), slices.Concat(c.Before, c.After)); err != nil {
+			return err
+		}
+	}
 	if n := len(before); n > 1 {
 		before, again = before[:(n+1)/2], before[(n+1)/2:]
 	}
@@ -89,6 +96,18 @@ func (c *compareCommand) run(env *environment) error {
 		return report.ComparisonMarkdown(env.stdout, found)
 	}
 	return report.Comparison(env.stdout, found)
+}
+
+// distinct refuses a result that is given twice: it would agree with itself.
+func distinct(results []*result.Result, paths []string) error {
+	for i, a := range results {
+		for j, b := range results[:i] {
+			if a.Started == b.Started && a.Environment.BootID == b.Environment.BootID && reflect.DeepEqual(a, b) {
+				return refusal.Usage("%s and %s are one result, and say nothing of each other; --force compares them all the same", paths[j], paths[i])
+			}
+		}
+	}
+	return nil
 }
 
 // null compares each result with itself.

@@ -143,14 +143,19 @@ func run(args []string, stdout, stderr io.Writer) int {
 	case exited >= 0: // --help
 		return exited
 	case err != nil:
-		fmt.Fprintf(stderr, "aossim: %s; see aossim --help\n", err)
+		fmt.Fprintf(stderr, "aossim: %s; see aossim --help\n", oneLine(err.Error()))
 		return exitUsage
 	}
 	if err := ctx.Run(env); err != nil {
-		fmt.Fprintf(stderr, "aossim: %s\n", err)
+		fmt.Fprintf(stderr, "aossim: %s\n", oneLine(err.Error()))
 		return cmp.Or(env.exit, code(err)) // a failure stays one, whatever came after it
 	}
 	return env.exit
+}
+
+// oneLine makes one of a message, which may name what a file or a guest holds.
+func oneLine(message string) string {
+	return report.Plain(strings.ReplaceAll(strings.TrimSpace(message), "\n", "; "))
 }
 
 // exiting is how kong's exit hook leaves the parser.
@@ -406,10 +411,10 @@ func (c *runCommand) show(env *environment, r *result.Result, to *output.File) (
 		err = report.Text(env.stdout, r)
 	}
 	if r.Broken != "" {
-		fmt.Fprintf(env.stderr, "aossim: %s: %s\n", r.Scenario.Name, r.Broken)
+		fmt.Fprintf(env.stderr, "aossim: %s: %s\n", oneLine(r.Scenario.Name), oneLine(r.Broken))
 	}
 	for _, f := range r.Failed() {
-		fmt.Fprintf(env.stderr, "aossim: %s: check %q failed: %s\n", r.Scenario.Name, f.Name, f.Detail)
+		fmt.Fprintf(env.stderr, "aossim: %s: check %q failed: %s\n", oneLine(r.Scenario.Name), f.Name, oneLine(f.Detail))
 	}
 	return errors.Join(saved, err)
 }

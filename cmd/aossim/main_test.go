@@ -310,7 +310,9 @@ func TestCompare(t *testing.T) {
 	same := load(t, at("a"))
 	slices.Reverse(same.Runs[0].Micro[0].Rounds)
 	same.Environment.BootID, same.Started = "another", "2026-01-01T00:00:00Z"
-	for name, r := range map[string]*result.Result{"slow": slow, "interrupted": &interrupted, "same": same} {
+	slow2, a2 := *slow, *load(t, at("a"))
+	slow2.Environment.BootID, a2.Environment.BootID = "another", "another"
+	for name, r := range map[string]*result.Result{"slow": slow, "slow2": &slow2, "a2": &a2, "interrupted": &interrupted, "same": same} {
 		if err := output.Write(at(name), r.Encode); err != nil {
 			t.Fatal(err)
 		}
@@ -323,9 +325,9 @@ func TestCompare(t *testing.T) {
 		code int
 		want string
 	}{
-		{"a same", 0, "scalar"}, {"a slow", 1, "slower"}, {"slow a slow", 0, "faster"}, {"--markdown a slow a", 1, "drift |"}, {"--json a slow", 1, `"verdict": "slower"`},
+		{"a same", 0, "scalar"}, {"a slow", 1, "slower"}, {"slow a slow2", 0, "faster"}, {"--markdown a slow a2", 1, "drift |"}, {"--json a slow", 1, `"verdict": "slower"`},
 		{"--bisect a slow", 1, "slower"}, {"--bisect a damaged", 125, ""}, {"--null a", 0, "A against A"}, {"--before a --before same --after slow", 1, "slower"},
-		{"a other", 129, "another"}, {"a damaged", 129, "damaged"}, {"a interrupted", 1, "--force"}, {"--force a interrupted", 1, "slower"}, {"a", 129, "AFTER.json"}, {"", 129, ""}, {"--gate 0% a same", 129, "--gate"}, {"a /no/such", 129, "no such"},
+		{"a other", 129, "another"}, {"a damaged", 129, "damaged"}, {"a interrupted", 1, "--force"}, {"--force a interrupted", 1, "slower"}, {"a a", 129, "one result"}, {"--before a --before a --after slow", 129, "one result"}, {"--force a a", 0, "both sides"}, {"a", 129, "AFTER.json"}, {"", 129, ""}, {"--gate 0% a same", 129, "--gate"}, {"a /no/such", 129, "no such"},
 	} {
 		var args []string
 		for _, a := range strings.Fields(c.args) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
@@ -35,7 +36,8 @@ func TestReadme(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"B.json", "A2.json"} {
-		if err := os.WriteFile(filepath.Join(dir, name), data, 0o666); err != nil {
+		booted := bytes.Replace(data, []byte(`"boot_id": "`), []byte(`"boot_id": "of `+name), 1)
+		if err := os.WriteFile(filepath.Join(dir, name), booted, 0o666); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -239,9 +238,9 @@ func (c *vmCommand) keep(env *environment, i int, b boot, done *vm.Boot) (result
 			failed = fmt.Sprintf("ended with exit code %d", out.Exit)
 		}
 		if c.Check {
-			var found check.Check
-			if e := json.Unmarshal(out.Data, &found); e != nil {
-				return nil, fmt.Errorf("%s: the check in the guest %s: %s", b.kernel, failed, done.LastLines())
+			found, e := check.Decode(out.Data)
+			if e != nil {
+				return nil, fmt.Errorf("%s: the check in the guest: %s %w: %s", b.kernel, failed, e, done.LastLines())
 			}
 			fmt.Fprintf(env.stdout, "== %s\n\n", b.kernel)
 			if err := found.Text(env.stdout); err != nil {

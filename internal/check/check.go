@@ -12,6 +12,7 @@ import (
 	"aossim/internal/linux"
 	"aossim/internal/machine"
 	"aossim/internal/question"
+	"aossim/internal/report"
 	"aossim/internal/result"
 )
 
@@ -58,6 +59,18 @@ func (c *Check) missing(name string) bool {
 // Fit says that nothing is missing that the tool needs.
 func (c *Check) Fit() bool { return !c.missing("") }
 
+// Decode reads what Encode wrote, of another process or machine.
+func Decode(data []byte) (*Check, error) {
+	c := new(Check)
+	if err := json.Unmarshal(data, c); err != nil {
+		return nil, fmt.Errorf("no check: %w", err)
+	}
+	if c.Schema != Schema || c.Self == nil {
+		return nil, fmt.Errorf("no check: its schema is %q and this program reads %q, with all its parts", c.Schema, Schema)
+	}
+	return c, nil
+}
+
 // Encode writes the check as indented JSON.
 func (c *Check) Encode(w io.Writer) error {
 	e := json.NewEncoder(w)
@@ -69,16 +82,17 @@ func (c *Check) Encode(w io.Writer) error {
 // Text writes the check for people.
 func (c *Check) Text(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "Linux %s %s, %s\n\nIs this machine fit to measure?\n\n", c.Environment.KernelRelease, c.Environment.KernelVersion, c.Environment.CPU)
+	plain := report.Plain // a guest may have said it
+	fmt.Fprintf(t, "Linux %s %s, %s\n\nIs this machine fit to measure?\n\n", plain(c.Environment.KernelRelease), plain(c.Environment.KernelVersion), plain(c.Environment.CPU))
 	for _, i := range c.Machine {
-		fmt.Fprintf(t, "%s\t%s\t%s\n", i.Verdict, i.Name, i.Detail)
+		fmt.Fprintf(t, "%s\t%s\t%s\n", plain(string(i.Verdict)), plain(i.Name), plain(i.Detail))
 		if i.Fix != "" {
-			fmt.Fprintf(t, "\t\t-> %s\n", i.Fix)
+			fmt.Fprintf(t, "\t\t-> %s\n", plain(i.Fix))
 		}
 	}
-	fmt.Fprintf(t, "\nHow late is this program itself? (clock_nanosleep to a deadline each %d us, %s)\n\n", c.Self.PeriodNS/1000, c.Self.Policy)
+	fmt.Fprintf(t, "\nHow late is this program itself? (clock_nanosleep to a deadline each %d us, %s)\n\n", c.Self.PeriodNS/1000, plain(c.Self.Policy))
 	if c.Self.Error != "" {
-		fmt.Fprintf(t, "not measured: %s\n", c.Self.Error)
+		fmt.Fprintf(t, "not measured: %s\n", plain(c.Self.Error))
 	} else {
 		for _, p := range []float64{50, 99} {
 			v, _ := c.Self.Latency.Percentile(p)
@@ -88,14 +102,14 @@ func (c *Check) Text(w io.Writer) error {
 	}
 	fmt.Fprintf(t, "\nHow does this kernel behave?")
 	if c.Timing != "" {
-		fmt.Fprintf(t, " (observed by %s)", c.Timing)
+		fmt.Fprintf(t, " (observed by %s)", plain(c.Timing))
 	}
 	fmt.Fprintf(t, "\n\n")
 	if c.KernelError != "" {
-		fmt.Fprintf(t, "not found out: %s\n", c.KernelError)
+		fmt.Fprintf(t, "not found out: %s\n", plain(c.KernelError))
 	}
 	for _, f := range c.Kernel {
-		fmt.Fprintf(t, "%s:\t%s\n\t%s\n", f.Question, f.Answer, f.Evidence)
+		fmt.Fprintf(t, "%s:\t%s\n\t%s\n", plain(f.Question), plain(string(f.Answer)), plain(f.Evidence))
 	}
 	return t.Flush()
 }

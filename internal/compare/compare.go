@@ -70,7 +70,8 @@ func (c *Comparison) Decided() bool {
 }
 
 // Compare compares results of before with those of after, and of before again, which may
-// be none. Its error wraps refusal.ErrUsage: they are not of the same scenario.
+// be none. Its error wraps refusal.ErrUsage: they are not of the same scenario, or have nothing
+// in common.
 func Compare(before, after, again []*result.Result, o Options) (*Comparison, error) {
 	all := slices.Concat(before, again, after)
 	if err := comparable(all); err != nil {
@@ -80,14 +81,35 @@ func Compare(before, after, again []*result.Result, o Options) (*Comparison, err
 	for _, r := range all {
 		c.Emulated = c.Emulated || r.Environment.Emulated
 	}
+	for _, r := range after {
+		if id := r.Environment.BootID; id != "" && slices.ContainsFunc(slices.Concat(before, again), func(a *result.Result) bool { return a.Environment.BootID == id }) {
+			c.Warnings = append(c.Warnings, fmt.Sprintf("boot %s is on both sides: they are of one kernel, and nothing about it can differ", id))
+			break
+		}
+	}
 	u := unitOf(slices.Concat(before, again), after)
 	a, b, a2 := extract(before, u), extract(after, u), extract(again, u)
+	sides := []*side{a, b}
+	if len(again) > 0 {
+		sides = append(sides, a2)
+	}
+	missing := map[string]bool{}
+	for _, s := range sides {
+		for _, m := range s.metrics {
+			if !missing[m.Name] && slices.ContainsFunc(sides, func(s *side) bool { return s.samples[m.Name] == nil }) {
+				missing[m.Name] = true
+				c.Warnings = append(c.Warnings, fmt.Sprintf("%s is not in all results, and not compared", m.Name))
+			}
+		}
+	}
 	for _, m := range a.metrics {
-		if b.samples[m.Name] == nil || len(again) > 0 && a2.samples[m.Name] == nil {
-			c.Warnings = append(c.Warnings, fmt.Sprintf("%s is not in all results, and not compared", m.Name))
+		if missing[m.Name] {
 			continue
 		}
 		c.Metrics = append(c.Metrics, judge(m, a.samples[m.Name], b.samples[m.Name], a2.samples[m.Name], o.gate(m)))
+	}
+	if len(c.Metrics) == 0 {
+		return nil, refusal.Usage("nothing in these results of %s can be compared: no metric has values on every side", c.Scenario)
 	}
 	holm(c.Metrics)
 	for i := range c.Metrics {

@@ -203,6 +203,81 @@ func TestBoots(t *testing.T) {
 	}
 }
 
+// TestSameBoot: several results of one boot are runs of that boot, and no boots.
+func TestSameBoot(t *testing.T) {
+	booted := func(id string, rounds ...float64) *result.Result {
+		r := micro(rounds...)
+		r.Environment.BootID = id
+		return r
+	}
+	one := of(booted("1", 1, 2, 3), booted("1", 1, 2, 3), booted("1", 1, 2, 3))
+	two := of(booted("2", 4, 5, 6), booted("3", 4, 5, 6), booted("4", 4, 5, 6))
+	for _, c := range []struct {
+		before, after []*result.Result
+		n             int
+		warned        bool
+	}{
+		{one, two, 3, false}, // runs
+		{append(of(booted("9", 1, 2, 3), booted("9", 2, 3, 4)), one...), two, 2, false}, // boots
+		{one, one, 3, true}, {of(booted("", 1), booted("", 2)), of(booted("", 1), booted("", 3)), 2, false},
+	} {
+		found, err := Compare(c.before, c.after, nil, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := found.Metrics[0].Before.N; n != c.n {
+			t.Errorf("%d units, want %d", n, c.n)
+		}
+		if warned := strings.Contains(strings.Join(found.Warnings, "\n"), "both sides"); warned != c.warned {
+			t.Errorf("warnings: %q", found.Warnings)
+		}
+	}
+}
+
+// TestMissing: a metric that one side lacks is named, whichever side it is; and where there is
+// none on both, there is no comparison.
+func TestMissing(t *testing.T) {
+	both := micro(1, 2)
+	m := both.Runs[0].Micro[0]
+	m.Name = "another"
+	both.Runs[0].Micro = append(both.Runs[0].Micro, m)
+	for _, sides := range [][3][]*result.Result{{of(both), of(micro(1)), nil}, {of(micro(1)), of(both), nil}, {of(micro(1)), of(micro(1)), of(both)}} {
+		found, err := Compare(sides[0], sides[1], sides[2], Options{})
+		if err != nil || len(found.Metrics) != 1 || !strings.Contains(strings.Join(found.Warnings, "\n"), "another is not in all") {
+			t.Errorf("%+v, %v", found, err)
+		}
+	}
+	other := micro(1)
+	other.Runs[0].Micro[0].Name = "other"
+	if _, err := Compare(of(micro(1)), of(other), nil, Options{}); !errors.Is(err, refusal.ErrUsage) {
+		t.Errorf("nothing in common: %v", err)
+	}
+}
+
+// TestPaths: two groups whose names join to one path stay two.
+func TestPaths(t *testing.T) {
+	r := micro(1)
+	r.Runs[0].Micro = nil
+	h := result.NewHistograms()
+	h.Rearm.Record(1000)
+	for _, names := range [][2]string{{"a / b", "c"}, {"a", "b / c"}, {"a", `"b / c"`}, {"a /", "b"}, {"a", "/ b"}} {
+		r.Runs[0].Phases = append(r.Runs[0].Phases, result.Phase{Name: names[0], DurationNS: 1e9, Groups: []result.Group{{Name: names[1], Subscribers: 1, Histograms: h, Counts: result.Counts{Handled: 1, Arms: 1}}}})
+	}
+	found, err := Compare(of(r), of(r), nil, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]int{}
+	for _, m := range found.Metrics {
+		if seen[m.Name]++; seen[m.Name] > 1 || m.Before.N != 1 {
+			t.Errorf("%s: %d times, %d values of one run", m.Name, seen[m.Name], m.Before.N)
+		}
+	}
+	if len(found.Metrics)%5 != 0 || len(found.Maxima)%5 != 0 || len(found.Maxima) == 0 {
+		t.Errorf("%d metrics and %d maxima of 5 groups", len(found.Metrics), len(found.Maxima))
+	}
+}
+
 // TestUnits: a unit is the same on every side, whatever the sides have.
 func TestUnits(t *testing.T) {
 	run := func(runs ...[]float64) *result.Result {

@@ -20,37 +20,52 @@ type Metric struct {
 // unit is what one value of a sample is of.
 type unit int
 
-// A round of a micro-benchmark, a run, or a file: a boot.
+// A round of a micro-benchmark, a run, or a boot.
 const (
 	perRound unit = iota
 	perRun
-	perFile
+	perBoot
 )
 
 // unitOf is the largest unit of which every side has several. It is one for all sides: a
 // median of rounds is no round.
 func unitOf(sides ...[]*result.Result) unit {
-	files, runs := math.MaxInt, math.MaxInt
+	boots, runs := math.MaxInt, math.MaxInt
 	for _, side := range sides {
 		n := 0
 		for _, r := range side {
 			n += len(r.Runs)
 		}
-		files, runs = min(files, len(side)), min(runs, n)
+		boots, runs = min(boots, len(byBoot(side))), min(runs, n)
 	}
 	switch {
-	case files > 1:
-		return perFile
+	case boots > 1:
+		return perBoot
 	case runs > 1:
 		return perRun
 	}
 	return perRound
 }
 
+// byBoot puts results of one boot together: several of them say no more about boots than one.
+func byBoot(results []*result.Result) (boots [][]*result.Result) {
+	at := map[string]int{}
+	for _, r := range results {
+		id := r.Environment.BootID
+		n, ok := at[id]
+		if !ok || id == "" {
+			n = len(boots)
+			at[id], boots = n, append(boots, nil)
+		}
+		boots[n] = append(boots[n], r)
+	}
+	return boots
+}
+
 // sample is one side's values of a metric, one a unit.
 type sample struct {
 	values []float64
-	first  []bool // the unit is the first one of its file
+	first  []bool // the unit is the first one of its boot
 	// Of what is judged as a count: how many there were, over how many events.
 	events, count int64
 }
@@ -66,25 +81,29 @@ type side struct {
 // phases is always the run.
 func extract(results []*result.Result, u unit) *side {
 	s := &side{samples: map[string]*sample{}}
-	for _, r := range results {
-		points := map[string][]*result.Micro{} // of the file
+	for _, boot := range byBoot(results) {
+		points := map[string][]*result.Micro{}
 		var names []string
-		for i := range r.Runs {
-			for j := range r.Runs[i].Phases {
-				p := &r.Runs[i].Phases[j]
-				for k := range p.Groups {
-					s.group(metric.Group{Group: &p.Groups[k], Phase: p}, i == 0)
+		first := true
+		for _, r := range boot {
+			for i := range r.Runs {
+				for j := range r.Runs[i].Phases {
+					p := &r.Runs[i].Phases[j]
+					for k := range p.Groups {
+						s.group(metric.Group{Group: &p.Groups[k], Phase: p}, first)
+					}
 				}
-			}
-			for j := range r.Runs[i].Micro {
-				m := &r.Runs[i].Micro[j]
-				if len(m.Rounds) == 0 {
-					continue
+				for j := range r.Runs[i].Micro {
+					m := &r.Runs[i].Micro[j]
+					if len(m.Rounds) == 0 {
+						continue
+					}
+					if points[m.Name] == nil {
+						names = append(names, m.Name)
+					}
+					points[m.Name] = append(points[m.Name], m)
 				}
-				if points[m.Name] == nil {
-					names = append(names, m.Name)
-				}
-				points[m.Name] = append(points[m.Name], m)
+				first = false
 			}
 		}
 		for _, name := range names {
@@ -117,14 +136,14 @@ func (s *side) group(g metric.Group, first bool) {
 		}
 		if v, ok := m.Of(g); ok {
 			v, shown := m.Unit.Shown(v)
-			of := s.add(Metric{Name: g.Phase.Name + " / " + g.Name + " / " + m.Name, Unit: shown, Kind: m.Judged, Higher: m.Higher, gates: [2]string{g.Name + "." + m.Key, g.Name + "." + m.GateKey()}}, v, first)
+			of := s.add(Metric{Name: metric.Path(g.Phase.Name, g.Name, m.Name), Unit: shown, Kind: m.Judged, Higher: m.Higher, gates: [2]string{g.Name + "." + m.Key, g.Name + "." + m.GateKey()}}, v, first)
 			count, events := m.Counts(g)
 			of.count, of.events = of.count+count, of.events+events
 		}
 	}
 }
 
-// point adds the metrics of a point of one file's runs: a value a round, a run, or one for all.
+// point adds the metrics of a point of one boot's runs: a value a round, a run, or one for all.
 func (s *side) point(runs []*result.Micro, u unit) {
 	of := metric.OfPoint(runs[0])
 	m := Metric{Name: of.Name, Unit: string(of.Unit), Kind: of.Judged, Higher: of.Higher, gates: [2]string{of.Key}, rounds: u == perRound}
@@ -144,8 +163,8 @@ func (s *side) point(runs []*result.Micro, u unit) {
 			of.count, of.events = of.count+count, of.events+events
 		})
 	}
-	if u == perFile {
-		const first = true // a file has one
+	if u == perBoot {
+		const first = true // a boot has one
 		s.add(m, median(medians), first)
 	}
 }
@@ -191,7 +210,7 @@ func (m *merged) add(phase string, g *result.Group) {
 		if !d.Judged || h.Count() == 0 {
 			continue
 		}
-		name := phase + " / " + g.Name + " / " + d.Name
+		name := metric.Path(phase, g.Name, d.Name)
 		if m.histograms[name] == nil {
 			m.histograms[name] = result.NewHistogram(result.Highest)
 			m.names = append(m.names, name)

@@ -244,7 +244,7 @@ func OfPoint(m *result.Micro) Metric {
 	if u.HigherIsBetter() {
 		j = Rate
 	}
-	return Metric{Key: m.Name, Name: m.Name, Means: "the figure of a measured round", Unit: u, Judged: j, Higher: u.HigherIsBetter()}
+	return Metric{Key: m.Name, Name: Path(m.Name), Means: "the figure of a measured round", Unit: u, Judged: j, Higher: u.HigherIsBetter()}
 }
 
 // OfPointKernel are the metrics of what the kernel did in a point's observed rounds, with
@@ -257,7 +257,7 @@ func OfPointKernel(m *result.Micro, f func(m Metric, count, of int64)) {
 	for i := range All {
 		if k := All[i]; k.Judged == Count {
 			if count, of := k.Counts(g); of > 0 {
-				k.Gate, k.Name = m.Name+"."+k.Gate, m.Name+" / "+k.Name
+				k.Gate, k.Name = m.Name+"."+k.Gate, Path(m.Name, k.Name)
 				f(k, count, of)
 			}
 		}

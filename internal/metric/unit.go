@@ -28,6 +28,17 @@ const (
 // None stands where there is no figure.
 const None = "-"
 
+// Path joins the names of a phase, a group or a point and a quantity. One that holds a slash
+// itself is quoted, so that no two paths are one.
+func Path(names ...string) string {
+	for i, n := range names {
+		if strings.Contains(n, "/") || strings.HasPrefix(n, `"`) {
+			names[i] = strconv.Quote(n)
+		}
+	}
+	return strings.Join(names, " / ")
+}
+
 // Shown returns a value as tables have it, and its unit there, "" where it needs none.
 func (u Unit) Shown(v float64) (shown float64, unit string) {
 	switch u {

@@ -249,13 +249,14 @@ func (p *Plan) rounds(ctx context.Context, points []*point, number int) error {
 					return err
 				}
 			}
+			begin := time.Now()
 			a, err := pt.ask(ctx, command{Do: doRound, Count: measured}, pt.limit)
 			if err != nil {
 				_ = pt.finish(ctx) // what it can still say of its checks
 				return fmt.Errorf("a round of %w", err)
 			}
 			if measured {
-				pt.add(a)
+				pt.add(a, begin)
 			}
 		}
 		if p.Options.Progress != nil { // a round is shown as a second
@@ -281,10 +282,11 @@ func (pt *point) spread(ctx context.Context, d time.Duration) error {
 }
 
 // add takes a measured round.
-func (pt *point) add(a answer) {
-	if pt.out.Operations == 0 {
-		pt.out.Operations = a.Operations
+func (pt *point) add(a answer, began time.Time) {
+	if len(pt.out.Rounds) == 0 {
+		pt.out.Operations, pt.out.BeganNS = a.Operations, began.UnixNano()
 	}
+	pt.out.DurationNS = time.Now().UnixNano() - pt.out.BeganNS
 	pt.out.Rounds = append(pt.out.Rounds, a.Value)
 	for i, v := range a.Values {
 		pt.out.Figures[i].Rounds = append(pt.out.Figures[i].Rounds, v)

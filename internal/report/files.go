@@ -3,65 +3,63 @@ package report
 import (
 	"bufio"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"aossim/internal/metric"
 	"aossim/internal/result"
 )
 
-// word makes a name one that file names, tags and benchmark names take.
-func word(name string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '-', r == '.', r == '+':
-			return r
-		}
-		return '_'
-	}, strings.TrimSpace(name))
+// distribution is a latency distribution that has values, in words that word made.
+type distribution struct {
+	run                    int
+	phase, group, quantity string
+	began, length          int64 // Unix time and duration, ns; began is 0 where the result has none
+	*result.Histogram
 }
 
-// distributions calls f for each latency distribution that has values, of each run.
-func distributions(r *result.Result, f func(run int, phase, group, quantity string, h *result.Histogram) error) error {
+// words name the distribution.
+func (d *distribution) words() []string {
+	return []string{fmt.Sprintf("run%d", d.run+1), d.phase, d.group, d.quantity}
+}
+
+// distributions are those of all runs, in order of time, and those of micro-benchmarks by point.
+func distributions(r *result.Result) (list []distribution) {
 	for i, run := range r.Runs {
 		for _, p := range run.Phases {
 			for j := range p.Groups {
 				for _, d := range metric.Distributions {
-					h := d.Of(&p.Groups[j])
-					if h.Count() == 0 || d.Unit != metric.Nanoseconds || d.Kernel {
-						continue
-					}
-					if err := f(i, p.Name, p.Groups[j].Name, d.Key, h); err != nil {
-						return err
+					if h := d.Of(&p.Groups[j]); h.Count() > 0 && d.Unit == metric.Nanoseconds && !d.Kernel {
+						list = append(list, distribution{i, word(p.Name), word(p.Groups[j].Name), d.Key, p.BeganNS, p.DurationNS, h})
 					}
 				}
 			}
 		}
 		for _, m := range run.Micro {
 			for _, l := range m.Latencies {
-				if l.Histogram.Count() == 0 {
-					continue
-				}
-				if err := f(i, "micro", m.Name, l.Name, l.Histogram); err != nil {
-					return err
+				if l.Histogram.Count() > 0 {
+					list = append(list, distribution{i, "micro", word(m.Name), word(l.Name), m.BeganNS, m.DurationNS, l.Histogram})
 				}
 			}
 		}
 	}
-	return nil
+	return list
 }
 
-// create makes a file in dir, and dir.
+// create makes a file in dir, which is there, whole or not at all.
 func create(dir, name string, write func(w io.Writer) error) error {
-	if err := os.MkdirAll(dir, 0o777); err != nil {
-		return err
-	}
-	f, err := os.Create(filepath.Join(dir, name))
+	f, err := os.CreateTemp(dir, ".aossim-*")
 	if err != nil {
 		return err
 	}
 	w := bufio.NewWriter(f)
-	return errors.Join(write(w), w.Flush(), f.Close())
+	if err = errors.Join(write(w), w.Flush(), f.Chmod(0o644), f.Close()); err == nil {
+		err = os.Rename(f.Name(), filepath.Join(dir, name))
+	}
+	if err != nil {
+		os.Remove(f.Name())
+	}
+	return err
 }

@@ -3,8 +3,9 @@ package report
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
+	"errors"
 	"io"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	hdr "github.com/HdrHistogram/hdrhistogram-go"
 	"golang.org/x/perf/benchfmt"
@@ -75,7 +77,7 @@ func TestHGRM(t *testing.T) {
 	if err != nil || len(files) != 8 {
 		t.Fatalf("%d files: %v", len(files), err)
 	}
-	data, err := os.ReadFile(filepath.Join(dir, "fixture-run2-alone-real-time-rearm.hgrm"))
+	data, err := os.ReadFile(filepath.Join(dir, "fixture,run2,alone,real-time,rearm.hgrm"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,11 +118,8 @@ func TestHLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[string]*result.Histogram{}
-	if err := distributions(r, func(run int, phase, group, quantity string, h *result.Histogram) error {
-		want[fmt.Sprintf("run%d/%s/%s/%s", run+1, word(phase), word(group), word(quantity))] = h
-		return nil
-	}); err != nil {
-		t.Fatal(err)
+	for _, d := range distributions(r) {
+		want[strings.Join(d.words(), "/")] = d.Histogram
 	}
 	n := 0
 	for log := hdr.NewHistogramLogReader(f); ; n++ {
@@ -138,6 +137,160 @@ func TestHLog(t *testing.T) {
 	if n != len(want) || n == 0 {
 		t.Errorf("%d distributions, want %d", n, len(want))
 	}
+}
+
+// TestHLogTimes: each line stands where its phase was in time, in every run; a result that
+// does not know says so.
+func TestHLogTimes(t *testing.T) {
+	r := fixture(2)
+	r.Started = "2026-11-30T12:00:00Z"
+	base, err := time.Parse(time.RFC3339, r.Started)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := base.UnixNano()
+	for i := range r.Runs {
+		for j := range r.Runs[i].Phases {
+			p := &r.Runs[i].Phases[j]
+			at += 1_234_000_000 // a warm-up
+			p.BeganNS, p.DurationNS = at, 500_000_000
+			at += p.DurationNS
+		}
+	}
+	logged := func() (string, [][2]float64) {
+		dir := t.TempDir()
+		if err := HLog(dir, r); err != nil {
+			t.Fatal(err)
+		}
+		data, err := os.ReadFile(filepath.Join(dir, "fixture.hlog"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var times [][2]float64
+		for _, m := range regexp.MustCompile(`(?m)^Tag=[^,]+,([0-9.]+),([0-9.]+),`).FindAllStringSubmatch(string(data), -1) {
+			begin, _ := strconv.ParseFloat(m[1], 64)
+			length, _ := strconv.ParseFloat(m[2], 64)
+			times = append(times, [2]float64{begin, length})
+		}
+		return string(data), times
+	}
+	_, times := logged()
+	all := distributions(r)
+	if len(times) != len(all) || len(all) == 0 {
+		t.Fatalf("%d lines of %d distributions", len(times), len(all))
+	}
+	for i, d := range all {
+		if want := float64(d.began-base.UnixNano()) / 1e9; times[i][0] < want-0.001 || times[i][0] > want+0.001 || times[i][1] != 0.5 {
+			t.Errorf("%v at %g for %g s, want %g for 0.5", d.words(), times[i][0], times[i][1], want)
+		}
+	}
+	r.Runs[1].Phases[0].BeganNS = 0
+	if text, _ := logged(); !strings.Contains(text, "does not say when") {
+		t.Errorf("invented times: %s", text)
+	}
+}
+
+// TestNames: what is called differently has different names in every format, and nothing that
+// moves a cursor or breaks a line gets through.
+func TestNames(t *testing.T) {
+	names := []string{"電機", "感知", "a b", "a_b", "a\tb", "a\\tb", "m#1", "m%1", "m\\#1", "m%231", "a/b", "a,b", "a.b", "a-1", "a", "A", "", " a", "é", "e\u0301",
+		"\x1b[2Ja", "a\x00b", "a\nok 1 b", "\xff", "\ufffd", "\u202eb", "|", "x,rearm", strings.Repeat("長", 300), strings.Repeat("長", 301)}
+	r := fixture(1)
+	first := r.Runs[0].Phases[0]
+	first.BeganNS = 1
+	r.Runs[0].Phases, r.Runs[0].Checks = nil, nil
+	for _, n := range names {
+		p := first
+		p.Name, p.Groups = n, nil
+		for _, m := range names {
+			g := first.Groups[0]
+			g.Name = m
+			p.Groups = append(p.Groups, g)
+		}
+		r.Runs[0].Phases = append(r.Runs[0].Phases, p)
+		r.Runs[0].Checks = append(r.Runs[0].Checks, result.Check{Name: n, Pass: true, Detail: n})
+	}
+	r.Started = "2026-11-30T12:00:00Z"
+	dir := t.TempDir()
+	if err := errors.Join(HGRM(dir, r), HLog(dir, r)); err != nil {
+		t.Fatal(err)
+	}
+	pairs := len(names) * len(names)
+	files, err := filepath.Glob(filepath.Join(dir, "*,rearm.hgrm"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	long, err := filepath.Glob(filepath.Join(dir, "*,,*.hgrm")) // with a checksum
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all := len(distributions(r)); len(files)+len(long) < pairs || len(distinct(t, dir, "*.hgrm")) != all {
+		t.Errorf("%d files of %d distributions, %d and %d of re-arms", len(distinct(t, dir, "*.hgrm")), all, len(files), len(long))
+	}
+	log, err := os.ReadFile(filepath.Join(dir, "fixture.hlog"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var bench, ktap, text bytes.Buffer
+	if err := errors.Join(GoBench(&bench, r), KTAP(&ktap, r), Text(&text, r)); err != nil {
+		t.Fatal(err)
+	}
+	var md bytes.Buffer
+	c, err := compare.Compare([]*result.Result{r}, []*result.Result{r}, nil, compare.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ComparisonMarkdown(&md, c); err != nil {
+		t.Fatal(err)
+	}
+	for format, found := range map[string]struct {
+		text, one string
+		want      int
+	}{
+		"hlog": {string(log), `(?m)^(Tag=run1/[^/,]*/[^/,]*/rearm),`, pairs}, "gobench": {bench.String(), `(?m)^(Benchmark\S+) 1 `, pairs},
+		"KTAP values": {ktap.String(), ` (\S*\.arms)=`, pairs}, "KTAP tests": {ktap.String(), `(?m)^  ok \d+ (.*) # detail=`, len(names)},
+		"Markdown": {md.String(), `(?m)^\| ((?:[^|]|\\\|)*re-arm p50(?:[^|]|\\\|)*) \|`, pairs}, "text": {text.String(), `(?m)^ok(.*)$`, len(names)},
+	} {
+		seen := map[string]bool{}
+		for _, m := range regexp.MustCompile(found.one).FindAllStringSubmatch(found.text, -1) {
+			seen[m[1]] = true
+		}
+		if len(seen) != found.want {
+			t.Errorf("%s: %d names, want %d: %.400s", format, len(seen), found.want, found.text)
+		}
+		if at := strings.IndexFunc(found.text, func(r rune) bool { return r != '\n' && hidden(r) && r != '\\' }); at >= 0 {
+			t.Errorf("%s: %q", format, found.text[max(0, at-40):min(len(found.text), at+40)])
+		}
+	}
+}
+
+func distinct(t *testing.T, dir, pattern string) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, pattern))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// FuzzWord: a name can be had back from its word, but for bytes that the word has no use for.
+func FuzzWord(f *testing.F) {
+	for _, s := range []string{"a b", "a_b", "%5F", "電機", "\xff", "\ufffd", ""} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, name string) {
+		w := word(name)
+		if strings.ContainsAny(w, ",/=# \n\x1b|") {
+			t.Errorf("%q became %q", name, w)
+		}
+		back, err := url.PathUnescape(strings.ReplaceAll(w, "_", "%20"))
+		if err != nil || back != name {
+			t.Errorf("%q became %q and %q, %v", name, w, back, err)
+		}
+		if hidden := strings.IndexFunc(Plain(name), func(r rune) bool { return !unicode.IsPrint(r) && r != '\u00a0' }); hidden >= 0 {
+			t.Errorf("%q is shown as %q", name, Plain(name))
+		}
+	})
 }
 
 // TestGoBench: benchstat takes the lines for what they are.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"regexp"
-	"strings"
 
 	"golang.org/x/perf/benchfmt"
 
@@ -19,8 +18,7 @@ import (
 func GoBench(w io.Writer, r *result.Result) error {
 	b := bufio.NewWriter(w)
 	e := &r.Environment
-	oneLine := strings.NewReplacer("\n", " ", "\r", " ")
-	fmt.Fprintf(b, "# kernel: %s\n# kernel-version: %s\n", oneLine.Replace(e.KernelRelease), oneLine.Replace(e.KernelVersion))
+	fmt.Fprintf(b, "# kernel: %s\n# kernel-version: %s\n", Plain(e.KernelRelease), Plain(e.KernelVersion))
 	out := benchfmt.NewWriter(b)
 	for _, unit := range better(r) {
 		if err := out.Write(&benchfmt.UnitMetadata{UnitMetadataKey: benchfmt.UnitMetadataKey{Unit: unit, Key: "better"}, OrigUnit: unit, Value: "higher"}); err != nil {
@@ -30,7 +28,7 @@ func GoBench(w io.Writer, r *result.Result) error {
 	line := func(name string, iterations int, values []benchfmt.Value) error {
 		res := &benchfmt.Result{Name: benchfmt.Name(benchName(name)), Iters: iterations, Values: values}
 		for _, c := range [][2]string{{"goarch", e.Machine}, {"cpu", e.CPU}, {"scenario", r.Scenario.Name}} {
-			res.SetConfig(c[0], oneLine.Replace(c[1]))
+			res.SetConfig(c[0], Plain(c[1]))
 		}
 		for i := range res.Config {
 			res.Config[i].File = true
@@ -113,12 +111,3 @@ var processors = regexp.MustCompile(`-(\d+)$`)
 
 // benchName keeps a name's own number at its end from being taken for GOMAXPROCS.
 func benchName(name string) string { return processors.ReplaceAllString(name, "%2D$1") }
-
-// title makes a name one that a Go benchmark may have.
-func title(name string) string {
-	var out strings.Builder
-	for _, part := range strings.FieldsFunc(name, func(r rune) bool { return word(string(r)) == "_" || r == '-' || r == '.' || r == '+' }) {
-		out.WriteString(strings.ToUpper(part[:1]) + part[1:])
-	}
-	return out.String()
-}

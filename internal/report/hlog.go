@@ -4,6 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"slices"
+	"strings"
 	"time"
 
 	hdr "github.com/HdrHistogram/hdrhistogram-go"
@@ -12,34 +15,41 @@ import (
 )
 
 // HLog writes all latencies of a result as one histogram log to a file in dir, a line a run,
-// phase, group and quantity, which its tag names; values are ns.
+// phase, group and quantity, which its tag names; values are ns, and times when it happened.
 func HLog(dir string, r *result.Result) error {
 	started, err := time.Parse(time.RFC3339, r.Started)
 	if err != nil {
 		return fmt.Errorf("the result's start, %q, is no time: %w", r.Started, err)
 	}
-	return create(dir, word(r.Scenario.Name)+".hlog", func(w io.Writer) error {
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return err
+	}
+	return create(dir, fileName(".hlog", word(r.Scenario.Name)), func(w io.Writer) error {
 		log := hdr.NewHistogramLogWriter(w)
 		base := started.UnixMilli()
 		log.SetBaseTime(base)
-		if err := errors.Join(log.OutputLogFormatVersion(), log.OutputComment("[Logged by aossim]"), log.OutputStartTime(base), log.OutputLegend()); err != nil {
+		all := distributions(r)
+		timed := !slices.ContainsFunc(all, func(d distribution) bool { return d.began == 0 })
+		err := errors.Join(log.OutputLogFormatVersion(), log.OutputComment("[Logged by aossim]"))
+		if !timed {
+			err = errors.Join(err, log.OutputComment("[The result does not say when its phases began: all are given its own start]"))
+		}
+		if err = errors.Join(err, log.OutputStartTime(base), log.OutputLegend()); err != nil {
 			return err
 		}
-		at, length, last := base, int64(0), ""
-		return distributions(r, func(run int, phase, group, quantity string, h *result.Histogram) error {
-			if this := fmt.Sprint(run, phase); this != last {
-				at, last, length = at+length, this, 1
-				for _, p := range r.Runs[run].Phases {
-					if p.Name == phase {
-						length = max(1, p.DurationNS/1e6)
-					}
-				}
+		for _, d := range all {
+			at := base
+			if timed {
+				at = d.began / 1e6
 			}
-			out := h.HDR()
-			out.SetTag(fmt.Sprintf("run%d/%s/%s/%s", run+1, word(phase), word(group), word(quantity)))
+			out := d.HDR()
+			out.SetTag(strings.Join(d.words(), "/"))
 			out.SetStartTimeMs(at)
-			out.SetEndTimeMs(at + length)
-			return log.OutputIntervalHistogramWithLogOptions(out, hdr.DefaultHistogramLogOptions())
-		})
+			out.SetEndTimeMs(at + max(1, d.length/1e6))
+			if err := log.OutputIntervalHistogramWithLogOptions(out, hdr.DefaultHistogramLogOptions()); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 }

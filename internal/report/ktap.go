@@ -14,7 +14,7 @@ import (
 // threshold, and one that is skipped for what could not be observed.
 func KTAP(w io.Writer, r *result.Result) error {
 	b := bufio.NewWriter(w)
-	line := func(s string) string { return strings.NewReplacer("\n", " ", "#", "%").Replace(s) }
+	line := func(s string) string { return strings.ReplaceAll(Plain(s), "#", `\#`) } // as TAP escapes it
 	fmt.Fprintf(b, "KTAP version 1\n1..%d\n", max(1, len(r.Runs)))
 	if len(r.Runs) == 0 {
 		fmt.Fprintf(b, "not ok 1 %s # %s\n", line(r.Scenario.Name), line(r.Broken))
@@ -60,13 +60,13 @@ func ktapValues(run *result.Run) (values []string) {
 			for k := range metric.All {
 				m := &metric.All[k]
 				if v, ok := m.Of(g); ok && m.KTAP != "" && g.Arms > 0 {
-					values = append(values, fmt.Sprintf("%s.%s.%s=%.0f", word(p.Name), word(g.Name), m.KTAP, v))
+					values = append(values, fmt.Sprintf("%s.%s.%s=%.0f", dotless(p.Name), dotless(g.Name), m.KTAP, v))
 				}
 			}
 		}
 	}
 	for _, m := range run.Micro {
-		values = append(values, fmt.Sprintf("%s.median=%.3f", word(m.Name), m.Median), fmt.Sprintf("%s.cv=%.4f", word(m.Name), m.CV))
+		values = append(values, fmt.Sprintf("%s.median=%.3f", dotless(m.Name), m.Median), fmt.Sprintf("%s.cv=%.4f", dotless(m.Name), m.CV))
 	}
 	return values
 }

@@ -12,7 +12,7 @@ import (
 func ComparisonMarkdown(w io.Writer, c *compare.Comparison) error {
 	b := bufio.NewWriter(w)
 	for _, line := range append([]string{c.Scenario + ", before: " + c.Before + ", after: " + c.After}, prefixed("Warning: ", c.Warnings)...) {
-		_, _ = b.WriteString(line + "\n\n") // the writer keeps its first error
+		_, _ = b.WriteString(Plain(line) + "\n\n") // the writer keeps its first error
 	}
 	markdown(b, mailTable(c))
 	return b.Flush()
@@ -20,18 +20,15 @@ func ComparisonMarkdown(w io.Writer, c *compare.Comparison) error {
 
 // markdown writes a table with one line of head.
 func markdown(b *bufio.Writer, t table) {
-	escape := strings.NewReplacer("|", "\\|", "\n", " ")
-	var all [][]string
 	head := make([]string, len(t.head))
 	for i, c := range t.head {
 		head[i] = join(c.lines)
 	}
-	for _, cells := range append([][]string{head}, t.rows...) {
-		escaped := make([]string, len(cells))
-		for i, c := range cells {
-			escaped[i] = escape.Replace(c)
+	all := plainCells(append([][]string{head}, t.rows...))
+	for _, cells := range all {
+		for i := range cells {
+			cells[i] = strings.ReplaceAll(cells[i], "|", `\|`)
 		}
-		all = append(all, escaped)
 	}
 	width := widths(all)
 	for n, cells := range all {

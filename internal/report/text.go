@@ -42,7 +42,7 @@ type text struct{ w *bufio.Writer }
 func newText(w io.Writer) *text { return &text{bufio.NewWriter(w)} }
 
 // line writes one; the writer keeps its first error until it is flushed.
-func (t *text) line(s string) { _, _ = t.w.WriteString(s + "\n") }
+func (t *text) line(s string) { _, _ = t.w.WriteString(Plain(s) + "\n") }
 
 func (t *text) lines(list ...string) {
 	for _, l := range list {
@@ -67,9 +67,10 @@ func (t *text) head(r *result.Result) {
 // table writes one, and a blank line behind it and behind its paragraphs.
 func (t *text) table(tab *table) {
 	t.lines(tab.above...)
-	if all := append(tab.heads(), tab.rows...); len(tab.rows) > 0 || len(tab.above) > 0 {
+	if all := plainCells(append(tab.heads(), tab.rows...)); len(tab.rows) > 0 || len(tab.above) > 0 {
+		width := widths(all)
 		for _, cells := range all {
-			t.line(strings.TrimRight(strings.Join(aligned(cells, widths(all), tab.left), "  "), " "))
+			_, _ = t.w.WriteString(strings.TrimRight(strings.Join(aligned(cells, width, tab.left), "  "), " ") + "\n")
 		}
 		t.line("")
 	}
@@ -77,6 +78,18 @@ func (t *text) table(tab *table) {
 		t.lines(tab.below...)
 		t.line("")
 	}
+}
+
+// plainCells are rows of cells in Plain.
+func plainCells(rows [][]string) (out [][]string) {
+	for _, cells := range rows {
+		plain := make([]string, len(cells))
+		for i, c := range cells {
+			plain[i] = Plain(c)
+		}
+		out = append(out, plain)
+	}
+	return out
 }
 
 // widths are those of the widest cell of each column, in characters.

@@ -152,8 +152,12 @@ func TestResultsOfBefore(t *testing.T) {
 			t.Fatal(err)
 		}
 		check(name+".txt", b.Bytes())
-		of := []*result.Result{r}
-		c, err := compare.Compare(of, of, of, compare.Options{})
+		of := func(boot string) []*result.Result {
+			other := *r
+			other.Environment.BootID = boot
+			return []*result.Result{&other}
+		}
+		c, err := compare.Compare(of("1"), of("2"), of("3"), compare.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}

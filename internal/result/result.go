@@ -73,6 +73,10 @@ type Micro struct {
 	// of all threads of the first measured one.
 	Operations int64     `json:"operations"`
 	Rounds     []float64 `json:"rounds"` // the figure of each measured round
+	// BeganNS is when the first measured round began, as Unix time, and DurationNS how long
+	// the last one ended after that: points take turns, so others lie between.
+	BeganNS    int64 `json:"began_ns,omitempty"`
+	DurationNS int64 `json:"duration_ns,omitempty"`
 	Spread
 	WithoutFirst Spread    `json:"without_first"` // the same with the first round dropped
 	Figures      []Figure  `json:"figures,omitempty"`
@@ -126,6 +130,7 @@ type Latency struct {
 // Phase is one measured stretch.
 type Phase struct {
 	Name       string  `json:"name"`
+	BeganNS    int64   `json:"began_ns,omitempty"` // Unix time
 	DurationNS int64   `json:"duration_ns"`
 	Groups     []Group `json:"groups"`
 }

@@ -141,6 +141,7 @@ type controller struct {
 
 // phaseTruth is what the controller itself saw of a measured window.
 type phaseTruth struct {
+	began     int64 // Unix time, ns
 	duration  int64
 	published []uint64 // by channel: how far the word moved
 }
@@ -371,7 +372,7 @@ func (c *controller) measure(ctx context.Context, w uint32) error {
 	if err != nil {
 		return err
 	}
-	start := linux.Now() + int64(notice)
+	start, began := linux.Now()+int64(notice), time.Now().Add(notice).UnixNano()
 	c.set(w, start, start+int64(length))
 	broken := c.sleep(ctx, win, length)
 	if broken == nil {
@@ -389,7 +390,7 @@ func (c *controller) measure(ctx context.Context, w uint32) error {
 	}
 	c.done += length
 	if win.Kind == measuring {
-		truth := phaseTruth{duration: int64(c.control.windows.End.Load()) - start}
+		truth := phaseTruth{began: began, duration: int64(c.control.windows.End.Load()) - start}
 		c.follow()
 		for i := range c.channels {
 			truth.published = append(truth.published, c.moved[i]-c.base[i])

@@ -171,7 +171,7 @@ func (c *controller) arms(reports []*actorReport) (arms int64, problems []string
 
 // phase merges the reports of each group.
 func (c *controller) phase(i int, truth phaseTruth, reports []*actorReport) result.Phase {
-	ph := result.Phase{Name: c.plan.Scenario.Phases[i], DurationNS: truth.duration, Groups: []result.Group{}}
+	ph := result.Phase{Name: c.plan.Scenario.Phases[i], BeganNS: truth.began, DurationNS: truth.duration, Groups: []result.Group{}}
 	index := map[string]int{}
 	for n := range c.plan.Actors {
 		a := &c.plan.Actors[n]
