@@ -243,6 +243,10 @@ func (s *Scenario) checkNamed(e entry) error {
 
 // unknown is the error for a key or table that there is not.
 func (s *Scenario) unknown(e entry, name string, known schema) error {
+	const longest = 60
+	if len(name) > longest {
+		return s.errorAt(e.name, "unknown key %q...; the README lists the keys of a scenario", name[:longest])
+	}
 	full := name
 	if e.table != "" && e.key != "" {
 		full = e.table + "." + name
@@ -336,6 +340,10 @@ func (s *Scenario) decodeError(err error) error {
 				wanted = "another kind of value"
 			}
 			e.Text = fmt.Sprintf("a TOML %s, where %s is wanted", m[1], wanted)
+		}
+		if number, ok := strings.CutPrefix(e.Text, "negative integer value "); ok {
+			number, _, _ = strings.Cut(number, " ")
+			e.Text = number + " is below 0"
 		}
 		if key := d.Key(); len(key) > 0 {
 			e.Text = key[len(key)-1] + ": " + e.Text

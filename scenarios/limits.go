@@ -26,17 +26,17 @@ func (s *Scenario) thresholds(lines map[string]string) error {
 		t := Threshold{Name: name, Want: lines[name]}
 		group, m, ok := metric.Find(name)
 		if !ok {
-			return s.Errorf("expect", 0, name, "no such metric; there are %s", metric.Keys())
+			return s.nameErrorf("expect", name, "no such metric; there are %s", metric.Keys())
 		}
 		t.Group, t.Metric = group, m.Key
 		if !slices.Contains(s.groups(), t.Group) {
-			return s.Errorf("expect", 0, name, "no group %q; there are %s", t.Group, strings.Join(s.groups(), ", "))
+			return s.nameErrorf("expect", name, "no group %q; there are %s", t.Group, strings.Join(s.groups(), ", "))
 		}
 		if !m.Publishers && !slices.ContainsFunc(s.Subscribers, func(sub Subscriber) bool { return sub.Group == t.Group }) {
-			return s.Errorf("expect", 0, name, "group %q has no subscriber, and this is a metric of subscribers", t.Group)
+			return s.nameErrorf("expect", name, "group %q has no subscriber, and this is a metric of subscribers", t.Group)
 		}
 		if m.Publishers && !slices.ContainsFunc(s.Publishers, func(pub Publisher) bool { return pub.Group == t.Group }) {
-			return s.Errorf("expect", 0, name, "group %q has no publisher, and this is a metric of publishers", t.Group)
+			return s.nameErrorf("expect", name, "group %q has no publisher, and this is a metric of publishers", t.Group)
 		}
 		parts := limits.FindStringSubmatch(t.Want)
 		if parts == nil {
@@ -57,7 +57,7 @@ func (s *Scenario) gates(lines map[string]Share) error {
 	s.Gates = map[string]float64{}
 	for _, name := range slices.Sorted(maps.Keys(lines)) {
 		if !s.gated(name) {
-			return s.Errorf("compare", 0, name, "no such metric; there are %s and GROUP.kmalloc, of a micro-benchmark POINT and POINT.kmalloc", metric.Keys())
+			return s.nameErrorf("compare", name, "no such metric; there are %s and GROUP.kmalloc, of a micro-benchmark POINT and POINT.kmalloc", metric.Keys())
 		}
 		if lines[name] == 0 {
 			return s.Errorf("compare", 0, name, "a gate of 0 would let chance through; leave it out for 5%%")

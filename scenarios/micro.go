@@ -113,6 +113,7 @@ func (s *Scenario) validateMicro() error {
 		}
 	}
 	if err := firstOf(
+		top.named("name", s.Name),
 		top.between("warmup_rounds", int64(m.WarmupRounds), 0, maxRounds),
 		oneOf(top, "policy", m.Policy, []string{"other", "fifo", "rr", "batch", "idle"}),
 	); err != nil {
@@ -130,6 +131,9 @@ func (s *Scenario) validateMicro() error {
 	for i := range m.Points {
 		p, at := &m.Points[i], place{s, "point", i}
 		p.Name = cmp.Or(p.Name, p.Workload)
+		if err := at.named("name", p.Name); err != nil {
+			return err
+		}
 		if slices.ContainsFunc(m.Points[:i], func(o Point) bool { return o.Name == p.Name }) {
 			return at.errorf("name", "%q is given twice", p.Name)
 		}

@@ -309,6 +309,15 @@ func (s *Scenario) kind(f *file) error {
 
 func newMember(group string) Member { return Member{Group: group, Count: 1, Policy: "other"} }
 
+// nameErrorf returns an *Error about the name of a key, where Errorf has one about its value.
+func (s *Scenario) nameErrorf(table, key, format string, args ...any) error {
+	at := s.document.place(table, 0, key)
+	if e, ok := s.document.find(table, 0, key); ok {
+		at = e.name
+	}
+	return s.errorAt(at, strings.ReplaceAll(key, "%", "%%")+": "+format, args...)
+}
+
 // Errorf returns an *Error about a key of the index-th [[table]], or of the top
 // of the file where table is empty.
 func (s *Scenario) Errorf(table string, index int, key, format string, args ...any) error {

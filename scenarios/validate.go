@@ -22,6 +22,8 @@ const (
 	maxQueueSize = 1 << 20
 	maxPayload   = 1 << 16
 	maxVector    = 128 // FUTEX_WAITV_MAX
+	maxPhases    = 1000
+	maxName      = 128 // bytes, so that files and tags can be named after several
 )
 
 // MaxDuration is the longest phase or warm-up.
@@ -64,6 +66,14 @@ func (p place) between(key string, v, low, high int64) error {
 func (p place) upTo(key string, d, most Duration) error {
 	if d <= 0 || d > most {
 		return p.errorf(key, "%s is not above 0 and up to %s", d, most)
+	}
+	return nil
+}
+
+// named checks a name that results and reports will bear.
+func (p place) named(key, name string) error {
+	if name == "" || len(name) > maxName {
+		return p.errorf(key, "a name has 1 to %d bytes, and this one %d", maxName, len(name))
 	}
 	return nil
 }
@@ -172,7 +182,7 @@ func (s *Scenario) Span(m *Member) (first, end int) {
 
 func (s *Scenario) validate() error {
 	top := place{s, "", 0}
-	if err := firstOf(top.upTo("duration", s.Duration, Duration(MaxDuration)), top.upTo("late", s.Late, maxWork), s.validatePhases(top), s.validateChannels(top)); err != nil {
+	if err := firstOf(top.named("name", s.Name), top.upTo("duration", s.Duration, Duration(MaxDuration)), top.upTo("late", s.Late, maxWork), s.validatePhases(top), s.validateChannels(top)); err != nil {
 		return err
 	}
 	if len(s.Publishers) == 0 || len(s.Subscribers) == 0 {
@@ -197,12 +207,15 @@ func (s *Scenario) validate() error {
 }
 
 func (s *Scenario) validatePhases(top place) error {
-	if len(s.Phases) == 0 {
-		return top.errorf("phases", "there must be one at least")
+	if err := top.between("phases", int64(len(s.Phases)), 1, maxPhases); err != nil {
+		return err
 	}
 	for i, p := range s.Phases {
-		if p == "" || slices.Contains(s.Phases[:i], p) {
-			return top.errorf("phases", "%q is empty or given twice", p)
+		if err := top.named("phases", p); err != nil {
+			return err
+		}
+		if slices.Contains(s.Phases[:i], p) {
+			return top.errorf("phases", "%q is given twice", p)
 		}
 	}
 	return nil
@@ -217,6 +230,9 @@ func (s *Scenario) validateChannels(top place) error {
 		c, p := &s.Channels[i], place{s, "channel", i}
 		if !strings.HasPrefix(c.Name, "/") || len(c.Name) < 2 {
 			return p.errorf("name", "%q is no channel's name; one starts with /, such as \"/imu\"", c.Name)
+		}
+		if err := p.named("name", c.Name); err != nil {
+			return err
 		}
 		if slices.ContainsFunc(s.Channels[:i], func(d Channel) bool { return d.Name == c.Name }) {
 			return p.errorf("name", "%q is given twice; count makes several channels of one name", c.Name)
@@ -243,10 +259,7 @@ func (s *Scenario) validateChannels(top place) error {
 }
 
 func (s *Scenario) validateMember(p place, m *Member) error {
-	if m.Group == "" {
-		return p.errorf("group", "a group needs a name")
-	}
-	if err := firstOf(oneOf(p, "policy", m.Policy, policies), p.between("count", int64(m.Count), 1, maxActors), p.between("nice", int64(m.Nice), -20, 19)); err != nil {
+	if err := firstOf(p.named("group", m.Group), oneOf(p, "policy", m.Policy, policies), p.between("count", int64(m.Count), 1, maxActors), p.between("nice", int64(m.Nice), -20, 19)); err != nil {
 		return err
 	}
 	if err := p.priority(m.Policy, m.Priority); err != nil {

@@ -40,11 +40,9 @@ func (c *compareCommand) Run(env *environment) error {
 func (c *compareCommand) run(env *environment) error {
 	var o compare.Options
 	var err error
-	var share scenarios.Share
-	if err := share.UnmarshalText([]byte(c.Gate)); err != nil || share == 0 {
-		return refusal.Usage("--gate: %q is no percentage above 0%%; write one such as 5%%", c.Gate)
+	if o.Gate, err = parseGate(c.Gate); err != nil {
+		return err
 	}
-	o.Gate = float64(share)
 	if c.Null {
 		return c.null(env, o)
 	}
@@ -108,6 +106,18 @@ func distinct(results []*result.Result, paths []string) error {
 		}
 	}
 	return nil
+}
+
+// parseGate reads --gate.
+func parseGate(text string) (float64, error) {
+	var share scenarios.Share
+	if err := share.UnmarshalText([]byte(text)); err != nil {
+		return 0, refusal.Usage("--gate: %w", err)
+	}
+	if share == 0 {
+		return 0, refusal.Usage("--gate: it must be above 0%%, as no two measurements are the same")
+	}
+	return float64(share), nil
 }
 
 // null compares each result with itself.

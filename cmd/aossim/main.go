@@ -198,7 +198,9 @@ func (c *listCommand) Run(env *environment) error {
 		return err
 	}
 	for _, s := range list {
-		fmt.Fprintf(env.stdout, "%-14s %s\n", s.Name, s.Description)
+		if _, err := fmt.Fprintf(env.stdout, "%-14s %s\n", s.Name, s.Description); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -306,7 +308,7 @@ func (c *runCommand) check() error {
 func (c *runCommand) options(progress func(done, all time.Duration, doing string)) (o actors.Options, err error) {
 	o = actors.Options{Runs: c.Runs, Priority: or(c.Priority, 0), NoRT: c.NoRT, Observe: cmp.Or(observe.Mode(c.Observe), observe.IfPossible), Progress: progress}
 	if c.Affinity != nil {
-		if o.CPUs, err = actors.ParseCPUs(*c.Affinity); err != nil {
+		if o.CPUs, err = linux.ParseCPUs(*c.Affinity); err != nil {
 			return o, refusal.Usage("--affinity: %w", err)
 		}
 	}

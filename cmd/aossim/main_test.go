@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"aossim/internal/compare"
+	"aossim/internal/linux"
 	"aossim/internal/linux/linuxtest"
 	"aossim/internal/micro"
 	"aossim/internal/output"
@@ -109,7 +110,7 @@ func (p *program) run(t *testing.T) int {
 // actors returns the actor processes of the program.
 func (p *program) actors(t *testing.T) []int {
 	t.Helper()
-	return linuxtest.Children(t, p.Process.Pid)
+	return linux.Children(p.Process.Pid)
 }
 
 // await polls until ok is true.

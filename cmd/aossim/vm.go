@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -130,15 +131,17 @@ func (c *vmCommand) Run(env *environment) error {
 	if err != nil {
 		return err
 	}
-	var gate scenarios.Share
-	if err := gate.UnmarshalText([]byte(c.Gate)); err != nil || gate == 0 {
-		return refusal.Usage("--gate: %q is no percentage above 0%%", c.Gate)
+	gate, err := parseGate(c.Gate)
+	if err != nil {
+		return err
 	}
 	var kernels []string
 	for _, b := range boots {
 		kernels = append(kernels, b.kernel)
 	}
-	m, err := vm.New(vm.Options{QEMU: c.QEMU, CPUs: c.CPUs, Memory: c.Memory, Cmdline: c.Cmdline, Timeout: c.Timeout}, kernels)
+	ctx, stop := signal.NotifyContext(context.Background(), linux.EndingSignals()...)
+	defer stop()
+	m, err := vm.New(ctx, vm.Options{QEMU: c.QEMU, CPUs: c.CPUs, Memory: c.Memory, Cmdline: c.Cmdline, Timeout: c.Timeout}, kernels)
 	if err != nil {
 		return err
 	}
@@ -156,8 +159,6 @@ func (c *vmCommand) Run(env *environment) error {
 		return err
 	}
 	place.Discard()
-	ctx, stop := signal.NotifyContext(context.Background(), linux.EndingSignals()...)
-	defer stop()
 	if m.Emulated() {
 		fmt.Fprintf(env.stderr, "aossim: no KVM here: the guest is emulated, so counts hold and times do not\n")
 	}
@@ -196,7 +197,7 @@ func (c *vmCommand) Run(env *environment) error {
 	}
 	for n, s := range opened {
 		a := before[n]
-		found, err := compare.Compare(a[:(len(a)+1)/2], after[n], a[(len(a)+1)/2:], compare.Options{Gate: float64(gate), Gates: s.Gates})
+		found, err := compare.Compare(a[:(len(a)+1)/2], after[n], a[(len(a)+1)/2:], compare.Options{Gate: gate, Gates: s.Gates})
 		if err != nil {
 			return err
 		}
@@ -212,6 +213,14 @@ func (c *vmCommand) Run(env *environment) error {
 		}
 	}
 	return nil
+}
+
+// guestExit is the exit code that a guest's stands for: it may be any.
+func guestExit(code int) int {
+	if code == exitPass || code == exitSkipped || code == exitUsage {
+		return code
+	}
+	return exitFailed
 }
 
 // keep writes what came of a boot to files: the console's log whatever happened, and the
@@ -247,9 +256,7 @@ func (c *vmCommand) keep(env *environment, i int, b boot, done *vm.Boot) (result
 				return nil, err
 			}
 			fmt.Fprintln(env.stdout)
-			if out.Exit != exitPass {
-				env.exit = out.Exit
-			}
+			env.exit = max(env.exit, guestExit(out.Exit))
 			continue
 		}
 		if len(out.Data) > 0 {
@@ -265,11 +272,11 @@ func (c *vmCommand) keep(env *environment, i int, b boot, done *vm.Boot) (result
 			}
 			err = errors.Join(err, e)
 		}
+		if len(out.Data) == 0 && failed == "" {
+			failed = "sent no result"
+		}
 		if failed != "" {
-			env.exit = out.Exit
-			if out.Exit != exitSkipped && out.Exit != exitUsage {
-				env.exit = exitFailed
-			}
+			env.exit = cmp.Or(guestExit(out.Exit), exitFailed)
 			err = errors.Join(err, fmt.Errorf("%s in the guest on %s %s: %s", c.Scenarios[n], b.kernel, failed, done.LastLines()))
 		}
 	}

@@ -1,14 +1,15 @@
 package actors
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
+	"aossim/internal/limits"
 	"aossim/internal/linux"
 	"aossim/internal/observe"
 	"aossim/internal/refusal"
@@ -36,7 +37,7 @@ func (o Options) List() (list []string) {
 		list = append(list, fmt.Sprintf("--priority=%d", o.Priority))
 	}
 	if len(o.CPUs) > 0 {
-		list = append(list, "--affinity="+FormatCPUs(o.CPUs))
+		list = append(list, "--affinity="+linux.FormatCPUs(o.CPUs))
 	}
 	if o.NoRT {
 		list = append(list, "--no-rt")
@@ -68,20 +69,25 @@ func Usable(cpus []int, cpu int) bool {
 func (o Options) CheckCPUs(cpus []int) error {
 	for _, c := range o.CPUs {
 		if !Usable(cpus, c) {
-			return refusal.Usage("--affinity: CPU %d is not there or not allowed here; there are %s", c, FormatCPUs(cpus))
+			return refusal.Usage("--affinity: CPU %d is not there or not allowed here; there are %s", c, linux.FormatCPUs(cpus))
 		}
 	}
 	return nil
 }
 
 // Repeat adds runs to a result until one does not end as it should, which the result says
-// then. Its error is that the first one could not be done here.
+// then. A limit that was met meanwhile is a check that failed. Its error is that the first one could not be done here.
 func (o Options) Repeat(ctx context.Context, r *result.Result, one func(number int) (result.Run, error)) error {
+	all := limits.Read()
+	r.Environment.Limits = all.Strings()
 	for i := range max(1, o.Runs) {
+		before := all.Events()
 		run, err := one(i)
 		if errors.Is(err, refusal.ErrCannot) && i == 0 {
 			return err
 		}
+		met := strings.Join(all.Since(before), "; ")
+		run.Checks = append(run.Checks, result.Check{Name: "limits", Pass: met == "", Detail: cmp.Or(met, "none was met")})
 		r.Runs = append(r.Runs, run)
 		if ctx.Err() != nil {
 			r.Interrupted = true
@@ -93,43 +99,4 @@ func (o Options) Repeat(ctx context.Context, r *result.Result, one func(number i
 		}
 	}
 	return nil
-}
-
-// FormatCPUs writes CPUs as a list that taskset takes: 0-2,5.
-func FormatCPUs(cpus []int) string {
-	var parts []string
-	for i := 0; i < len(cpus); {
-		j := i
-		for j+1 < len(cpus) && cpus[j+1] == cpus[j]+1 {
-			j++
-		}
-		if part := strconv.Itoa(cpus[i]); j > i {
-			parts = append(parts, part+"-"+strconv.Itoa(cpus[j]))
-		} else {
-			parts = append(parts, part)
-		}
-		i = j + 1
-	}
-	return strings.Join(parts, ",")
-}
-
-// ParseCPUs reads what FormatCPUs writes.
-func ParseCPUs(text string) ([]int, error) {
-	var cpus []int
-	for _, part := range strings.Split(text, ",") {
-		low, high, isRange := strings.Cut(part, "-")
-		first, err := strconv.Atoi(low)
-		last := first
-		if err == nil && isRange {
-			last, err = strconv.Atoi(high)
-		}
-		if err != nil || first < 0 || last < first || last >= 1024 {
-			return nil, fmt.Errorf("%q is no list of CPUs; write one such as 0-2,5", text)
-		}
-		for c := first; c <= last; c++ {
-			cpus = append(cpus, c)
-		}
-	}
-	slices.Sort(cpus)
-	return slices.Compact(cpus), nil
 }

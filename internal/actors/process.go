@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"aossim/internal/limits"
 	"aossim/internal/linux"
 	"aossim/internal/refusal"
 )
@@ -121,7 +122,7 @@ func (p *Process) Hear(ctx context.Context, limit time.Duration, body any) error
 	case a, ok := <-p.answers:
 		switch {
 		case !ok:
-			return fmt.Errorf("%s: its process ended before its time: %s%s", p.Name, linux.DescribeExit(p.cmd.ProcessState), p.said())
+			return fmt.Errorf("%s: its process ended before its time: %s%s", p.Name, p.howEnded(), p.said())
 		case a.Cannot:
 			return fmt.Errorf("%s %w: %s", p.Name, refusal.ErrCannot, a.Error)
 		case a.Error != "":
@@ -165,9 +166,18 @@ func (p *Process) End(patience time.Duration) error {
 	for range p.answers {
 	}
 	if state := p.cmd.ProcessState; !p.killed.Load() && !state.Success() {
-		return fmt.Errorf("%s: its process: %s%s", p.Name, linux.DescribeExit(state), p.said())
+		return fmt.Errorf("%s: its process: %s%s", p.Name, p.howEnded(), p.said())
 	}
 	return nil
+}
+
+// howEnded is how the process ended, and the limit that may have done it.
+func (p *Process) howEnded() string {
+	how := linux.DescribeExit(p.cmd.ProcessState)
+	if l := limits.Read().Of(limits.RTTime); l != nil && !p.killed.Load() && linux.WasKilled(p.cmd.ProcessState) {
+		how += fmt.Sprintf(" (the kernel does that to a real-time thread that runs for longer than %s without sleeping; ulimit -R unlimited)", l)
+	}
+	return how
 }
 
 // said is the end of what the process wrote to its standard error, once it is gone, to stand

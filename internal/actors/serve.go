@@ -15,6 +15,7 @@ import (
 	"runtime/debug"
 	"strings"
 
+	"aossim/internal/limits"
 	"aossim/internal/linux"
 	"aossim/internal/refusal"
 )
@@ -75,6 +76,8 @@ func Serve[T any](in io.Reader, out io.Writer, do func(T, *Conversation) error) 
 		if linux.IgnoreSignals(); o.Kind == Measuring {
 			linux.IgnoreSignals(linux.Terminate)
 		}
+		// Where memory runs out the controller has to stay: it has what was measured.
+		linux.PreferToKill()
 		err = do(body, c)
 	}
 	if err != nil {
@@ -109,7 +112,7 @@ func Become(name string, cpus []int, s linux.Sched) (granted linux.Sched, on []i
 		return granted, on, err
 	}
 	if granted, err = linux.SetSched(s); err != nil {
-		return granted, on, err
+		return granted, on, limits.Explain(err, s, cpus)
 	}
 	return granted, on, nil
 }

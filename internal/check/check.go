@@ -35,7 +35,12 @@ type Check struct {
 // hash), so the process should do nothing else.
 func Run(priority int) *Check {
 	wanted := linux.Sched{Policy: linux.FIFO, Priority: priority}
-	c := &Check{Schema: Schema, Environment: machine.Environment(), Machine: machine.Fitness(wanted), Self: machine.SelfCheck(wanted)}
+	c := &Check{Schema: Schema, Environment: machine.Environment()}
+	if c.Machine = machine.Room(); len(c.Machine) > 0 {
+		c.Self = &machine.Self{Policy: wanted.String(), Error: "there is no room to try anything"}
+		return c
+	}
+	c.Machine, c.Self = machine.Fitness(wanted), machine.SelfCheck(wanted)
 	if !c.missing("io_uring") {
 		findings, timing, err := question.Ask()
 		c.Kernel, c.Timing = findings, string(timing)

@@ -164,6 +164,7 @@ func warnings(all []*result.Result) []string {
 	differs("cpu_dma_latency", environment(func(e *result.Environment) string { return e.DMALatency }))
 	differs("page size of the shared memory", environment(func(e *result.Environment) string { return fmt.Sprint(e.SharedPages) }))
 	differs("mitigations", environment(func(e *result.Environment) string { return strings.Join(e.Mitigations, "; ") }))
+	differs("limits", environment(func(e *result.Environment) string { return strings.Join(e.Limits, "; ") }))
 	differs("virtualization", environment(func(e *result.Environment) string { return e.Virtualization }))
 	differs("the kernel's command line", environment(func(e *result.Environment) string { return e.CommandLine }))
 	differs("the program", environment(func(e *result.Environment) string { return e.Program + ", " + e.GoVersion }))

@@ -174,7 +174,7 @@ func TestFork(t *testing.T) {
 	if _, err := linux.Fork(func() int { linux.SleepFor(1e12); return 0 }, 100*time.Millisecond); err == nil {
 		t.Error("a process that sleeps for long was waited for")
 	}
-	if pids := linuxtest.Children(t, os.Getpid()); len(pids) > 0 {
+	if pids := linux.Children(os.Getpid()); len(pids) > 0 {
 		t.Errorf("processes %d are left", pids)
 	}
 }

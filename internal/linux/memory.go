@@ -102,7 +102,7 @@ func Discard(mem []byte) error { return unix.Madvise(mem, unix.MADV_DONTNEED) }
 // refusal.ErrForbidden.
 func LockMemory() error {
 	if err := unix.Mlockall(unix.MCL_CURRENT | unix.MCL_FUTURE | unix.MCL_ONFAULT); err != nil {
-		return fmt.Errorf("mlockall: %w (%w); run as root, or raise RLIMIT_MEMLOCK (ulimit -l unlimited); --no-rt runs without", refusal.ErrForbidden, err)
+		return fmt.Errorf("mlockall: %w (%w)", refusal.ErrForbidden, err)
 	}
 	return nil
 }

@@ -6,8 +6,10 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -34,8 +36,11 @@ const (
 	ENOTSUPP  = Errno(524)
 )
 
-// ErrInvalid is EINVAL.
-var ErrInvalid error = unix.EINVAL
+// ErrInvalid is EINVAL, ErrBusy EBUSY.
+var (
+	ErrInvalid error = unix.EINVAL
+	ErrBusy    error = unix.EBUSY
+)
 
 // Signals that others send or hear: SIGTERM asks a process to end, SIGKILL ends it.
 const (
@@ -69,6 +74,54 @@ func DieWithParent(parent int, death syscall.Signal) error {
 	}
 	return nil
 }
+
+// AdoptOrphans makes this process the parent of all that its children leave behind
+// (prctl(2), PR_SET_CHILD_SUBREAPER), also of what detached itself.
+func AdoptOrphans() error {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("prctl(PR_SET_CHILD_SUBREAPER): %w", err)
+	}
+	return nil
+}
+
+// Children returns the children of a process, of all its threads, zombies too; none where the
+// kernel does not tell (CONFIG_PROC_CHILDREN).
+func Children(of int) (pids []int) {
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", of))
+	for _, task := range tasks {
+		list, _ := os.ReadFile(task) // the thread may have ended
+		for _, word := range strings.Fields(string(list)) {
+			if pid, err := strconv.Atoi(word); err == nil {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return pids
+}
+
+// EndChildren ends all children but some, those that they leave behind when they end, and so
+// on, and reaps them. Nobody else may wait for them.
+func EndChildren(but []int) {
+	for range 1000 { // each turn ends a generation; none makes children for ever
+		ended := false
+		for _, pid := range Children(os.Getpid()) {
+			if !slices.Contains(but, pid) {
+				ended = true
+				_ = unix.Kill(pid, unix.SIGKILL)
+				for _, err := unix.Wait4(pid, nil, 0, nil); err == unix.EINTR; {
+					_, err = unix.Wait4(pid, nil, 0, nil)
+				}
+			}
+		}
+		if !ended {
+			return
+		}
+	}
+}
+
+// PreferToKill has the kernel end this process before others where memory runs out
+// (proc_pid_oom_score_adj(5)).
+func PreferToKill() { _ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0) }
 
 // TerminateGroup asks the process that cmd started to end, with its group.
 func TerminateGroup(cmd *exec.Cmd) {
@@ -165,6 +218,12 @@ func DescribeExit(state *os.ProcessState) string {
 		return fmt.Sprintf("killed by %s", unix.SignalName(ws.Signal()))
 	}
 	return state.String()
+}
+
+// WasKilled says whether SIGKILL or SIGXCPU ended a process.
+func WasKilled(state *os.ProcessState) bool {
+	ws, ok := state.Sys().(syscall.WaitStatus)
+	return ok && ws.Signaled() && (ws.Signal() == unix.SIGKILL || ws.Signal() == unix.SIGXCPU)
 }
 
 // ProcessIdentity names a process for good: its number in the upper half, and in the

@@ -1,11 +1,13 @@
 package linux
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -73,16 +75,21 @@ func (s Sched) String() string {
 	return s.Policy.String()
 }
 
-// noRealTime is the way out where the caller may not have what it asked for.
-const noRealTime = "run with sudo, or give the program the right once: " +
-	"setcap cap_sys_nice,cap_ipc_lock+ep aossim, or give the user rtprio and memlock limits in /etc/security/limits.conf; --no-rt runs without"
-
 // SetSched sets the calling thread's policy by sched_setattr(2), with
 // SCHED_FLAG_RESET_ON_FORK, and returns what was granted, which is an error where
-// policy or priority differ. The error wraps refusal.ErrForbidden where the caller may not
-// have the policy it asked for, and ErrInvalid where the kernel does not take the values.
+// policy or priority differ. A nice value of 0 leaves the thread's own, which only root could
+// put back. The error wraps refusal.ErrForbidden where the caller may not
+// have the policy it asked for, ErrInvalid where the kernel does not take the values, and
+// ErrBusy where it has no more bandwidth for SCHED_DEADLINE.
 // For deadline EPERM may also mean that the thread's CPUs are restricted (sched(7)).
 func SetSched(s Sched) (Sched, error) {
+	if s.Nice == 0 && !s.Policy.RealTime() {
+		was, err := GetSched()
+		if err != nil {
+			return Sched{}, err
+		}
+		s.Nice = was.Nice
+	}
 	attr := unix.SchedAttr{
 		Size: unix.SizeofSchedAttr, Policy: uint32(s.Policy), Flags: unix.SCHED_FLAG_RESET_ON_FORK,
 		Nice: int32(s.Nice), Priority: uint32(s.Priority),
@@ -90,7 +97,7 @@ func SetSched(s Sched) (Sched, error) {
 	}
 	if err := unix.SchedSetAttr(0, &attr, 0); err != nil {
 		if errors.Is(err, unix.EPERM) {
-			return Sched{}, fmt.Errorf("scheduling policy %s: %w; %s", s, refusal.ErrForbidden, noRealTime)
+			return Sched{}, fmt.Errorf("scheduling policy %s: %w", s, refusal.ErrForbidden)
 		}
 		return Sched{}, fmt.Errorf("scheduling policy %s: %w", s, err)
 	}
@@ -105,8 +112,11 @@ func SetSched(s Sched) (Sched, error) {
 }
 
 // GetSched returns the calling thread's policy as the kernel has it.
-func GetSched() (Sched, error) {
-	a, err := unix.SchedGetAttr(0, 0)
+func GetSched() (Sched, error) { return SchedOf(0) }
+
+// SchedOf is GetSched for a thread by its number.
+func SchedOf(thread int) (Sched, error) {
+	a, err := unix.SchedGetAttr(thread, 0)
 	if err != nil {
 		return Sched{}, fmt.Errorf("sched_getattr: %w", err)
 	}
@@ -166,9 +176,12 @@ func SetProcessAffinity(cpus []int) error {
 }
 
 // Affinity returns the CPUs that the calling thread may run on, in order.
-func Affinity() ([]int, error) {
+func Affinity() ([]int, error) { return AffinityOf(0) }
+
+// AffinityOf is Affinity for a thread by its number.
+func AffinityOf(thread int) ([]int, error) {
 	var set unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &set); err != nil {
+	if err := unix.SchedGetaffinity(thread, &set); err != nil {
 		return nil, fmt.Errorf("sched_getaffinity: %w", err)
 	}
 	var cpus []int
@@ -178,6 +191,27 @@ func Affinity() ([]int, error) {
 		}
 	}
 	return cpus, nil
+}
+
+// CPUOf returns the CPU that a thread of any process ran on last (proc_pid_stat(5)).
+func CPUOf(thread int) (cpu int, ok bool) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", thread))
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	const processor = 36 // of the fields behind the name
+	if err != nil || len(fields) <= processor {
+		return 0, false
+	}
+	cpu, err = strconv.Atoi(fields[processor])
+	return cpu, err == nil
+}
+
+// Online returns the CPUs that are online.
+func Online() ([]int, error) {
+	text, err := os.ReadFile("/sys/devices/system/cpu/online")
+	if err != nil {
+		return nil, err
+	}
+	return ParseCPUs(strings.TrimSpace(string(text)))
 }
 
 // SetTimerSlack sets how far the kernel may delay the calling thread's timers to
@@ -209,3 +243,42 @@ func ThreadUsage() Usage {
 
 // Yield lets other threads run on the calling thread's CPU (sched_yield(2)).
 func Yield() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
+
+// FormatCPUs writes CPUs as a list that taskset takes: 0-2,5.
+func FormatCPUs(cpus []int) string {
+	var parts []string
+	for i := 0; i < len(cpus); {
+		j := i
+		for j+1 < len(cpus) && cpus[j+1] == cpus[j]+1 {
+			j++
+		}
+		if part := strconv.Itoa(cpus[i]); j > i {
+			parts = append(parts, part+"-"+strconv.Itoa(cpus[j]))
+		} else {
+			parts = append(parts, part)
+		}
+		i = j + 1
+	}
+	return strings.Join(parts, ",")
+}
+
+// ParseCPUs reads what FormatCPUs writes.
+func ParseCPUs(text string) ([]int, error) {
+	var cpus []int
+	for _, part := range strings.Split(text, ",") {
+		low, high, isRange := strings.Cut(part, "-")
+		first, err := strconv.Atoi(low)
+		last := first
+		if err == nil && isRange {
+			last, err = strconv.Atoi(high)
+		}
+		if err != nil || first < 0 || last < first || last >= 1024 {
+			return nil, fmt.Errorf("%q is no list of CPUs; write one such as 0-2,5", text)
+		}
+		for c := first; c <= last; c++ {
+			cpus = append(cpus, c)
+		}
+	}
+	slices.Sort(cpus)
+	return slices.Compact(cpus), nil
+}

@@ -4,11 +4,11 @@ import (
 	"cmp"
 	"fmt"
 	"os"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
 
+	"aossim/internal/limits"
 	"aossim/internal/linux"
 	"aossim/internal/observe"
 	"aossim/internal/uring"
@@ -53,19 +53,31 @@ func (l *list) when(good bool, name, detail, fix string) {
 	}
 }
 
+// Room returns items only where limits leave no room to try the rest: the Go runtime ends a
+// program that gets no thread or no memory.
+func Room() []Item {
+	var l list
+	const threads, shared = 16, 1 << 20 // what trying takes
+	if err := limits.Read().Check(limits.Need{Threads: threads, Shared: shared}); err != nil {
+		l.refused("room", err)
+		l.limits()
+	}
+	return l
+}
+
 // Fitness looks at everything that the tool or its figures depend on. wanted is the
 // policy that actors are to have.
 func Fitness(wanted linux.Sched) []Item {
 	var l list
 	e := Environment()
 	l.rings()
-	if err := linux.OnThread(func() error { _, err := linux.SetSched(wanted); return err }); err != nil {
-		l.bad(No, "real-time policy", "run with sudo, or setcap cap_sys_nice,cap_ipc_lock+ep aossim, or raise rtprio in /etc/security/limits.conf", "%s is refused: %s", wanted, first(err))
+	if _, err := limits.Try(limits.Thread{Sched: wanted}); err != nil {
+		l.refused("real-time policy", err)
 	} else {
 		l.ok("real-time policy", "%s is granted", wanted)
 	}
-	if err := linux.LockMemory(); err != nil {
-		l.bad(No, "memory locking", "run as root, or raise memlock in /etc/security/limits.conf", "%s", first(err))
+	if err := limits.Lock(); err != nil {
+		l.refused("memory locking", err)
 	} else {
 		l.ok("memory locking", "mlockall works")
 	}
@@ -97,8 +109,14 @@ func Fitness(wanted linux.Sched) []Item {
 	l.hugePages()
 	l.virtual(e.Virtualization)
 	l.tracing()
-	l.cgroup()
+	l.limits()
 	return l
+}
+
+// refused adds what the tool needs and does not get, and the way out that the error has.
+func (l *list) refused(name string, err error) {
+	detail, fix, _ := strings.Cut(err.Error(), "; ")
+	l.bad(No, name, fix, "%s", detail)
 }
 
 // first returns an error's text up to its way out.
@@ -186,17 +204,24 @@ func (l *list) tracing() {
 	l.when(err == nil, "tracefs", map[bool]string{true: "mounted", false: "not mounted"}[err == nil], "mount -t tracefs nodev /sys/kernel/tracing, for --breaktrace and --tracemark")
 }
 
-// cgroup looks for what a container or a control group takes away.
-func (l *list) cgroup() {
-	group := read("/proc/self/cgroup")
-	_, path, _ := strings.Cut(strings.TrimPrefix(group, "0:"), ":")
-	budgets, _ := filepath.Glob("/sys/fs/cgroup/cpu*" + path + "/cpu.rt_runtime_us")
-	if len(budgets) > 0 {
-		us := read(budgets[0])
-		l.when(us != "0", "cgroup RT budget", us+" us (CONFIG_RT_GROUP_SCHED)", "give the control group a budget: echo 950000 > "+budgets[0])
-	} else {
-		l.ok("cgroup RT budget", "no control group limits real-time threads")
+// limits has a line for each limit, and looks for what a container takes away.
+func (l *list) limits() {
+	all := limits.Read()
+	for _, limit := range all.Limits {
+		why, ok := map[limits.Kind]string{
+			limits.RTBudget: "give the control group a budget: echo 950000 > " + limit.From,
+			limits.CPUQuota: "ordinary threads of this program are stopped when they have used it, which load and low-priority groups will; lift it in " + limit.From,
+			limits.RTTime:   "the kernel kills a real-time thread that runs for longer without sleeping; ulimit -R unlimited",
+		}[limit.Kind]
+		if limit.Kind == limits.RTBudget && limit.Max > 0 {
+			ok = false
+		}
+		l.when(!ok, "limit", limit.String(), why)
 	}
+	if len(all.Limits) == 0 {
+		l.ok("limit", "no control group and no resource limit")
+	}
+	group := read("/proc/self/cgroup")
 	var signs []string
 	for _, f := range []string{"/.dockerenv", "/run/.containerenv"} {
 		if _, err := os.Stat(f); err == nil {

@@ -105,8 +105,8 @@ func (u Unit) Parse(text string) (v float64, err error) {
 		v = float64(d)
 	case Fraction, PPM:
 		number, ok := strings.CutSuffix(text, "%")
-		if v, err = strconv.ParseFloat(strings.TrimSpace(number), 64); !ok || err != nil {
-			return 0, fmt.Errorf("%q is no percentage; write one such as \"5%%\"", text)
+		if v, err = strconv.ParseFloat(strings.TrimSpace(number), 64); !ok || err != nil || v > 100 {
+			return 0, fmt.Errorf("%q is no percentage within 0%% and 100%%; write one such as \"5%%\"", text)
 		}
 		if v /= 100; u == PPM {
 			v *= result.MillionArms

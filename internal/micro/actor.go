@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"aossim/internal/actors"
 	"aossim/internal/linux"
@@ -76,6 +77,7 @@ type actor struct {
 	work  workload
 	found problems
 	cpu   int
+	on    []int // as it was granted
 }
 
 func (a *actor) do(c command) (r answer, err error) {
@@ -84,6 +86,12 @@ func (a *actor) do(c command) (r answer, err error) {
 		return a.setup()
 	case doRound:
 		return a.round(c.Count)
+	}
+	if got, err := linux.GetSched(); err == nil && (got.Policy != a.Sched.Policy || got.Priority != a.Sched.Priority) {
+		a.found.add(checkGranted, "the thread was to have %s and has %s now", a.Sched, got)
+	}
+	if cpus, err := linux.Affinity(); err == nil && !slices.Equal(cpus, a.on) {
+		a.found.add(checkGranted, "the thread was to run on CPUs %s and has %s now", linux.FormatCPUs(a.on), linux.FormatCPUs(cpus))
 	}
 	return answer{Latencies: a.work.latencies(), Checks: a.found.checks()}, a.work.release()
 }
@@ -115,6 +123,7 @@ func (a *actor) setup() (r answer, err error) {
 		on = a.CPUs // this one only leads
 	}
 	got, cpus, err := actors.Become("micro "+a.Point.Name, on, a.Sched)
+	a.on = cpus
 	if err == nil {
 		actors.NoCollections() // what rounds allocate is little
 		a.work, err = workloads[a.Point.Workload](place{a.Point, a.CPUs, a.Sched})

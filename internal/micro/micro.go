@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"aossim/internal/actors"
+	"aossim/internal/limits"
 	"aossim/internal/linux"
 	"aossim/internal/machine"
 	"aossim/internal/observe"
@@ -69,7 +70,14 @@ func Prepare(s *scenarios.Scenario, o Options) (*Plan, error) {
 		return nil, s.Errorf("", 0, "policy", "%s", err)
 	}
 	p.sched = o.Sched(linux.Sched{Policy: policy, Priority: m.Priority})
-	if err := linux.OnThread(func() error { _, err := linux.SetSched(p.sched); return err }); err != nil {
+	need := limits.Need{Processes: len(m.Points)}
+	for i := range m.Points {
+		need.Threads += 2 * m.Points[i].Threads
+	}
+	if err := limits.Read().Check(need); err != nil {
+		return nil, err
+	}
+	if _, err := limits.Try(limits.Thread{Sched: p.sched, CPUs: p.cpus[:1]}); err != nil {
 		return nil, refusal.Cannot("%w", err)
 	}
 	mode := observe.Never
@@ -115,7 +123,7 @@ func (p *Plan) place() error {
 	p.cpus = p.scenario.Micro.CPUs
 	for _, c := range p.cpus {
 		if !actors.Usable(usable, c) {
-			return p.scenario.Errorf("", 0, "cpus", "CPU %d is not there or not allowed here; there are %s", c, actors.FormatCPUs(usable))
+			return p.scenario.Errorf("", 0, "cpus", "CPU %d is not there or not allowed here; there are %s", c, linux.FormatCPUs(usable))
 		}
 	}
 	if len(p.cpus) == 0 {

@@ -220,7 +220,7 @@ func TestHang(t *testing.T) {
 	p.roundLimit = 2 * time.Second
 	go func() {
 		for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
-			for _, pid := range linuxtest.Children(t, os.Getpid()) {
+			for _, pid := range linux.Children(os.Getpid()) {
 				time.Sleep(100 * time.Millisecond) // its first rounds
 				_ = syscall.Kill(pid, syscall.SIGSTOP)
 				return

@@ -15,11 +15,12 @@ const (
 	checkOverflow    = "overflow"    // the completion queue did not overflow
 	checkOutstanding = "outstanding" // no request is left with the kernel
 	checkLeftover    = "leftover"    // no waiter is left on a word
+	checkGranted     = "granted"     // the thread kept its CPUs, policy and priority
 	checkCPU         = "cpu"         // the thread did not move
 	checkTimeout     = "timeout"     // each round ended in time
 )
 
-var checkNames = []string{checkResults, checkCompletions, checkOverflow, checkOutstanding, checkLeftover, checkCPU, checkTimeout}
+var checkNames = []string{checkResults, checkCompletions, checkOverflow, checkOutstanding, checkLeftover, checkCPU, checkGranted, checkTimeout}
 
 // problems are what the checks found, by name: the first, and how many.
 type problems map[string]*problem

@@ -76,6 +76,9 @@ func environmentTables(r *result.Result) []table {
 	} {
 		t.add(line[0], line[1])
 	}
+	for _, limit := range e.Limits {
+		t.add("limit", limit)
+	}
 	granted := table{title: "Granted by the kernel", above: []string{"granted by the kernel"}, left: 5, silent: true, head: cols("group", "actors", "policy", "priority", "CPUs")}
 	if len(r.Runs) > 0 {
 		for _, p := range r.Runs[0].Processes {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"aossim/internal/metric"
+	"aossim/internal/refusal"
 	"aossim/internal/result"
 )
 
@@ -46,6 +47,14 @@ func distributions(r *result.Result) (list []distribution) {
 		}
 	}
 	return list
+}
+
+// makeDir makes a directory for files of a report.
+func makeDir(dir string) error {
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return refusal.Usage("the report cannot be written: %w; name another directory", err)
+	}
+	return nil
 }
 
 // create makes a file in dir, which is there, whole or not at all.

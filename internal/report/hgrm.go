@@ -2,7 +2,6 @@ package report
 
 import (
 	"io"
-	"os"
 
 	"aossim/internal/result"
 )
@@ -10,7 +9,7 @@ import (
 // HGRM writes the percentile distribution of every latency, in us, to a file of its own in
 // dir, as HdrHistogram's plotter reads it.
 func HGRM(dir string, r *result.Result) error {
-	if err := os.MkdirAll(dir, 0o777); err != nil {
+	if err := makeDir(dir); err != nil {
 		return err
 	}
 	for _, d := range distributions(r) {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -21,7 +20,7 @@ func HLog(dir string, r *result.Result) error {
 	if err != nil {
 		return fmt.Errorf("the result's start, %q, is no time: %w", r.Started, err)
 	}
-	if err := os.MkdirAll(dir, 0o777); err != nil {
+	if err := makeDir(dir); err != nil {
 		return err
 	}
 	return create(dir, fileName(".hlog", word(r.Scenario.Name)), func(w io.Writer) error {

@@ -19,7 +19,7 @@ var update = flag.Bool("update", false, "write the golden files anew")
 // missing, an overflow, failed checks.
 func fixture(runs int) *result.Result {
 	r := &result.Result{
-		Schema:   result.Schema,
+		Schema: result.Schema, Started: "2026-11-30T12:00:00Z",
 		Scenario: result.Scenario{Name: "fixture", SHA256: "abc", Options: []string{"--duration=1s"}},
 		Environment: result.Environment{KernelRelease: "7.0-rt", KernelVersion: "#1 SMP PREEMPT_RT", Machine: "aarch64", Preempt: "PREEMPT_RT",
 			Realtime: true, CPU: "Cortex", CPUs: "0-5", Mitigations: []string{"a: b"}},

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 
 	hdr "github.com/HdrHistogram/hdrhistogram-go"
 )
@@ -28,9 +29,37 @@ const MillionArms = 1_000_000
 // range. Missed is how many happened but could not be measured: a reader must
 // not take the histogram for all of them.
 type Histogram struct {
-	hdr      *hdr.Histogram
+	hdr      *hdr.Histogram // nil while it is packed
+	packed   string         // as it was read: a full one takes 216 KiB, and a result may have thousands
+	count    int64          // of a packed one
+	highest  int64
 	Overflow int64
 	Missed   int64
+}
+
+// unpacked is the packed histogram that was read last: who asks for one percentile asks for
+// more.
+var unpacked struct {
+	sync.Mutex
+	of *Histogram
+	*hdr.Histogram
+}
+
+// full returns all values, to be read only.
+func (h *Histogram) full() *hdr.Histogram {
+	if h.hdr != nil {
+		return h.hdr
+	}
+	unpacked.Lock()
+	defer unpacked.Unlock()
+	if unpacked.of != h {
+		all, err := hdr.Decode([]byte(h.packed))
+		if err != nil {
+			panic("result: a histogram was read that cannot be read again: " + err.Error())
+		}
+		unpacked.of, unpacked.Histogram = h, all
+	}
+	return unpacked.Histogram
 }
 
 // NewHistogram returns an empty histogram for 1..highest. All its pages have been
@@ -45,7 +74,7 @@ func NewHistogram(highest int64) *Histogram {
 // clock may give, is counted as missed.
 func (h *Histogram) Record(v int64) { h.RecordMany(v, 1) }
 
-// RecordMany counts a value n times, as Record does.
+// RecordMany counts a value n times, as Record does, in one that NewHistogram made.
 func (h *Histogram) RecordMany(v, n int64) {
 	switch {
 	case v < 0:
@@ -63,18 +92,24 @@ func (h *Histogram) Merge(from *Histogram) {
 	if from == nil || h == nil {
 		return
 	}
-	h.Overflow += from.Overflow + h.hdr.Merge(from.hdr)
+	if h.hdr == nil {
+		h.hdr, h.packed = hdr.Import(h.full().Export()), ""
+	}
+	h.Overflow += from.Overflow + h.hdr.Merge(from.full())
 	h.Missed += from.Missed
 }
 
 // HDR returns a copy of the histogram for programs that take one of HdrHistogram's.
-func (h *Histogram) HDR() *hdr.Histogram { return hdr.Import(h.hdr.Export()) }
+func (h *Histogram) HDR() *hdr.Histogram { return hdr.Import(h.full().Export()) }
 
 // Count returns how many values the histogram holds, overflow not among them. Like the
 // other methods that read, it takes nil for an empty histogram: a file may lack one.
 func (h *Histogram) Count() int64 {
 	if h == nil {
 		return 0
+	}
+	if h.hdr == nil {
+		return h.count
 	}
 	return h.hdr.TotalCount()
 }
@@ -83,6 +118,9 @@ func (h *Histogram) Count() int64 {
 func (h *Histogram) Max() int64 {
 	if h == nil {
 		return 0
+	}
+	if h.hdr == nil {
+		return h.highest
 	}
 	return h.hdr.Max()
 }
@@ -94,7 +132,7 @@ func (h *Histogram) CountAbove(v int64) int64 {
 		return 0
 	}
 	n := h.Overflow
-	for _, bar := range h.hdr.Distribution() {
+	for _, bar := range h.full().Distribution() {
 		if bar.From > v {
 			n += bar.Count
 		}
@@ -118,7 +156,7 @@ func (h *Histogram) Percentile(percent float64) (v int64, ok bool) {
 	if float64(all)-rank < Beyond-1e-6 || rank > float64(h.Count()) {
 		return 0, false
 	}
-	return h.hdr.ValueAtPercentile(100 * rank / float64(h.Count())), true
+	return h.full().ValueAtPercentile(100 * rank / float64(h.Count())), true
 }
 
 type histogramJSON struct {
@@ -129,6 +167,9 @@ type histogramJSON struct {
 
 // MarshalJSON writes the histogram as HDR V2, compressed, base64.
 func (h *Histogram) MarshalJSON() ([]byte, error) {
+	if h.hdr == nil {
+		return json.Marshal(histogramJSON{h.packed, h.Overflow, h.Missed})
+	}
 	text, err := h.hdr.Encode(hdr.V2CompressedEncodingCookieBase)
 	if err != nil {
 		return nil, fmt.Errorf("encoding a histogram: %w", err)
@@ -152,7 +193,7 @@ func (h *Histogram) UnmarshalJSON(data []byte) error {
 	if j.Overflow < 0 || j.Missed < 0 {
 		return errors.New("a histogram with a negative count")
 	}
-	*h = Histogram{decoded, j.Overflow, j.Missed}
+	*h = Histogram{packed: j.HDR, count: decoded.TotalCount(), highest: decoded.Max(), Overflow: j.Overflow, Missed: j.Missed}
 	return nil
 }
 

@@ -382,6 +382,7 @@ type Environment struct {
 	SharedPages    int64    `json:"shared_page_bytes"`      // of the memory that holds the channels
 	NotRealTime    bool     `json:"not_real_time"`          // --no-rt
 	Image          string   `json:"image_sha256,omitempty"` // of the kernel that aossim vm booted, in hexadecimal
+	Limits         []string `json:"limits,omitempty"`       // of control groups and resources, that the program was under
 	Program        string   `json:"program"`
 	GoVersion      string   `json:"go_version"`
 }
@@ -438,7 +439,26 @@ func Decode(name string, data []byte) (*Result, error) {
 	if err := json.Unmarshal(data, r); err != nil {
 		return nil, fmt.Errorf("%s: %s", name, place(err, data, 0))
 	}
+	switch {
+	case r.Runs == nil || r.Started == "" || r.Scenario.Name == "" || r.Environment.KernelRelease == "":
+		return nil, fmt.Errorf("%s: it lacks its runs, its start, its scenario or its kernel, so it is no whole result", name)
+	case r.phases() > maxPhases:
+		return nil, fmt.Errorf("%s: %d groups and points in all its phases and runs, more than %d, which no run has", name, r.phases(), maxPhases)
+	}
 	return r, nil
+}
+
+// maxPhases is how many groups and points a result may have, over all phases and runs.
+const maxPhases = 20_000
+
+func (r *Result) phases() (n int) {
+	for i := range r.Runs {
+		n += len(r.Runs[i].Micro)
+		for j := range r.Runs[i].Phases {
+			n += 1 + len(r.Runs[i].Phases[j].Groups)
+		}
+	}
+	return n
 }
 
 // place puts line and column in front of a JSON error, where it has one.

@@ -11,6 +11,7 @@ import (
 	"aossim/channel"
 	"aossim/eventloop"
 	"aossim/internal/actors"
+	"aossim/internal/limits"
 	"aossim/internal/linux"
 	"aossim/internal/result"
 	"aossim/scenarios"
@@ -92,7 +93,7 @@ func (o *order) run() (*report, error) {
 		return r, o.runLoads(ctl, channels, r)
 	}
 	if p.Lock {
-		if err := linux.LockMemory(); err != nil {
+		if err := limits.Lock(); err != nil {
 			return r, err
 		}
 	}
@@ -105,7 +106,7 @@ func (o *order) run() (*report, error) {
 	minders := make(chan *eventloop.Minder, len(mine))
 	for _, i := range mine {
 		if p.Actors[i].Kind == load {
-			go func() { done <- o.runLoad(i, ctl, channels) }()
+			go func() { done <- o.runLoad(i, ctl, channels, new(programs)) }()
 			continue
 		}
 		go func() { done <- o.runActor(i, sh, minders) }()

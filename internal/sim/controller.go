@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"aossim/channel"
+	"aossim/internal/limits"
 	"aossim/internal/linux"
 	"aossim/internal/machine"
 	"aossim/internal/observe"
@@ -38,6 +39,12 @@ func (p *Plan) Run(ctx context.Context) (*result.Result, error) {
 	if err := linux.SetProcessAffinity(p.Housekeeping); err != nil {
 		return nil, err
 	}
+	// What a command leaves behind is ended, however it was detached.
+	if err := linux.AdoptOrphans(); err != nil {
+		return nil, err
+	}
+	children := linux.Children(os.Getpid())
+	defer func() { linux.EndChildren(children) }()
 	defer linux.SetProcessAffinity(p.CPUs)
 
 	r := machine.NewResult(p.Scenario, p.Options.list(), p.Options.NoRT)
@@ -129,6 +136,7 @@ type controller struct {
 	base   []uint64 // moved, as it was when the current window began
 	counts []uint64 // what each subscriber had counted by then
 	phases []phaseTruth
+	lost   []string // what actors had been granted, and had not any more when a phase ended
 	// For progress: the time of what came before and of all, and of the windows so far.
 	before, total, done time.Duration
 
@@ -159,7 +167,7 @@ func (c *controller) run(ctx context.Context) (result.Run, error) {
 		}
 	}
 	if err == nil {
-		dog, e := startWatchdog(c.plan.highest(), c.plan.Housekeeping, c.kill)
+		dog, e := startWatchdog(c.plan.highest(), c.plan.Housekeeping, c.plan.CPUs, limits.Read().ThrottleFiles(), c.kill)
 		if err = e; err == nil {
 			err = c.lead(ctx)
 			c.stop(ctx)
@@ -389,6 +397,7 @@ func (c *controller) measure(ctx context.Context, w uint32) error {
 		return broken
 	}
 	c.done += length
+	c.granted(w)
 	if win.Kind == measuring {
 		truth := phaseTruth{began: began, duration: int64(c.control.windows.End.Load()) - start}
 		c.follow()
@@ -402,6 +411,29 @@ func (c *controller) measure(ctx context.Context, w uint32) error {
 	}
 	c.account()
 	return broken
+}
+
+// granted looks whether the actors of a window still have what they were granted: their CPUs,
+// policy and priority. A cpuset that changes, a CPU that goes offline or chrt takes it away.
+func (c *controller) granted(w uint32) {
+	for i := range c.plan.Actors {
+		a := &c.plan.Actors[i]
+		thread := int(c.control.thread(i).Load())
+		if !a.Active[w-1] || thread == 0 {
+			continue
+		}
+		lost := func(format string, args ...any) {
+			c.lost = append(c.lost, fmt.Sprintf("%s: a %s of group %q ", c.plan.Scenario.Phases[c.plan.Windows[w-1].Phase], a.Kind, a.Group)+fmt.Sprintf(format, args...))
+		}
+		if cpus, err := linux.AffinityOf(thread); err == nil && !slices.Equal(cpus, slices.Sorted(slices.Values(a.CPUs))) {
+			lost("was to run on CPUs %s and has %s now", linux.FormatCPUs(a.CPUs), linux.FormatCPUs(cpus))
+		} else if cpu, ok := linux.CPUOf(thread); ok && !slices.Contains(a.CPUs, cpu) {
+			lost("was to run on CPUs %s and ran on %d", linux.FormatCPUs(a.CPUs), cpu)
+		}
+		if got, err := linux.SchedOf(thread); err == nil && (got.Policy != a.Sched.Policy || got.Priority != a.Sched.Priority) {
+			lost("was to have %s and has %s now", a.Sched, got)
+		}
+	}
 }
 
 // sleep waits for the end of a window. It returns ctx's error, or that of an actor

@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -27,6 +29,7 @@ type loadThread struct {
 	command  []string
 	words    []*atomic.Uint32 // of its channels
 	found    []result.Observation
+	programs *programs // of all threads of the process
 }
 
 // on says whether the thread is to make load now.
@@ -39,8 +42,9 @@ func (l *loadThread) on() bool {
 func (o *order) runLoads(ctl *control, channels []*channel.Channel, r *report) error {
 	mine := o.Plan.Processes[o.Process].Actors
 	done := make(chan outcome, len(mine))
+	all := new(programs)
 	for _, i := range mine {
-		go func() { done <- o.runLoad(i, ctl, channels) }()
+		go func() { done <- o.runLoad(i, ctl, channels, all) }()
 	}
 	for range mine {
 		d := <-done
@@ -53,16 +57,17 @@ func (o *order) runLoads(ctl *control, channels []*channel.Channel, r *report) e
 }
 
 // runLoad is one load thread.
-func (o *order) runLoad(i int, ctl *control, channels []*channel.Channel) (d outcome) {
+func (o *order) runLoad(i int, ctl *control, channels []*channel.Channel, all *programs) (d outcome) {
 	a := &o.Plan.Actors[i]
 	entry := &o.Plan.Scenario.Loads[a.Entry]
 	d.warmups = func() {}
-	l := &loadThread{actorPlan: a, windows: ctl.windows, interval: int64(entry.Interval), command: entry.Command}
+	l := &loadThread{actorPlan: a, windows: ctl.windows, interval: int64(entry.Interval), command: entry.Command, programs: all}
 	for _, ch := range a.Channels {
 		l.words = append(l.words, channels[ch].Word())
 	}
 	var granted result.Actor
 	if granted, d.err = a.become(); d.err == nil {
+		ctl.thread(i).Store(uint64(linux.ThreadID()))
 		ctl.ready(i).Store(1)
 		d.err = l.run(entry.Kind, ctl.progress(i))
 	}
@@ -259,17 +264,9 @@ func (l *loadThread) rings(p eventloop.Progress) error {
 func (l *loadThread) external(p eventloop.Progress) error {
 	cmd := exec.Command(l.command[0], l.command[1:]...)
 	linux.TieToParent(cmd, linux.Kill)
-	if err := cmd.Start(); err != nil {
+	if err := l.programs.start(cmd); err != nil {
 		return err
 	}
-	// SIGTERM is how the kernel says that the controller died.
-	term := make(chan os.Signal, 1)
-	signal.Notify(term, linux.Terminate)
-	go func() {
-		<-term
-		linux.KillGroup(cmd)
-		os.Exit(1)
-	}()
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	running := true
@@ -286,5 +283,48 @@ func (l *loadThread) external(p eventloop.Progress) error {
 	if running {
 		<-ended
 	}
+	l.programs.ended(cmd)
 	return err
+}
+
+// programs are those that the threads of a process run.
+type programs struct {
+	mu      sync.Mutex
+	running []*exec.Cmd
+	term    sync.Once
+}
+
+func (ps *programs) start(cmd *exec.Cmd) error {
+	// What a program leaves behind, in whatever session, becomes a child of this process.
+	if err := linux.AdoptOrphans(); err != nil {
+		return err
+	}
+	// SIGTERM is how the kernel says that the controller died.
+	ps.term.Do(func() {
+		term := make(chan os.Signal, 1)
+		signal.Notify(term, linux.Terminate)
+		go func() {
+			<-term
+			ps.mu.Lock() // for good: nothing starts any more
+			linux.EndChildren(nil)
+			os.Exit(1)
+		}()
+	})
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	err := cmd.Start()
+	if err == nil {
+		ps.running = append(ps.running, cmd)
+	}
+	return err
+}
+
+// ended ends what a program left behind, once no other is running whose it may be.
+func (ps *programs) ended(cmd *exec.Cmd) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	ps.running = slices.DeleteFunc(ps.running, func(c *exec.Cmd) bool { return c == cmd })
+	if len(ps.running) == 0 {
+		linux.EndChildren(nil)
+	}
 }

@@ -218,10 +218,15 @@ func scopeOf(c scenarios.Channel) linux.Scope {
 	return linux.Shared
 }
 
+// histograms is how many bytes those of all subscribers take.
+func (p *Plan) histograms() uint64 {
+	return uint64(result.HistogramsSize * len(p.Scenario.Phases) * p.count(subscriber))
+}
+
 // fits says whether the plan has room in so many bytes of memory; 0 is unknown.
 func (p *Plan) fits(total uint64) error {
 	s := p.Scenario
-	histograms := uint64(result.HistogramsSize * len(s.Phases) * p.count(subscriber))
+	histograms := p.histograms()
 	switch {
 	case total == 0:
 	case histograms > total/2:
@@ -295,7 +300,7 @@ func (l *layout) check(m *scenarios.Member, table string, index int) (linux.Sche
 	}
 	for _, c := range m.CPUs {
 		if !l.usable(c) {
-			return linux.Sched{}, s.Errorf(table, index, "cpus", "CPU %d is not there or not allowed here; there are %s", c, actors.FormatCPUs(l.CPUs))
+			return linux.Sched{}, s.Errorf(table, index, "cpus", "CPU %d is not there or not allowed here; there are %s", c, linux.FormatCPUs(l.CPUs))
 		}
 	}
 	if table == load && len(s.Loads[index].Command) > 0 {

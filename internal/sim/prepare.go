@@ -3,10 +3,12 @@ package sim
 import (
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"time"
 
 	"aossim/internal/actors"
+	"aossim/internal/limits"
 	"aossim/internal/linux"
 	"aossim/internal/observe"
 	"aossim/internal/refusal"
@@ -79,31 +81,70 @@ func Prepare(s *scenarios.Scenario, o Options) (*Plan, error) {
 
 // possible finds out by doing whether this kernel and this user can run the plan.
 func (p *Plan) possible() error {
+	if err := limits.Read().Check(p.need()); err != nil {
+		return err
+	}
 	for op := range p.operations() {
 		if err := uring.Probe(op); err != nil {
 			return err
 		}
 	}
+	for i := range p.Scenario.Loads {
+		if p.Scenario.Loads[i].Kind == "net" {
+			if err := tryLoopback(); err != nil {
+				return refusal.Cannot("the load %q needs the loopback device: %w; ip link set lo up", "net", err)
+			}
+		}
+	}
+	return p.admitted()
+}
+
+// admitted finds out whether the kernel grants the actors their policies, and the watchdog
+// its own: of deadline all at once, of others each kind once.
+func (p *Plan) admitted() error {
+	var threads []limits.Thread
+	var of []*actorPlan
 	tried := map[linux.Sched]bool{}
 	for i := range p.Actors {
-		a := &p.Actors[i]
-		if tried[a.Sched] {
-			continue
-		}
-		tried[a.Sched] = true
-		switch err := linux.OnThread(func() error { _, err := linux.SetSched(a.Sched); return err }); {
-		case errors.Is(err, linux.ErrInvalid):
-			return p.Scenario.Errorf(a.Kind, a.Entry, "policy", "%s: this kernel does not take these values", err)
-		case err != nil:
-			return fmt.Errorf("group %q %w: %w", a.Group, refusal.ErrCannot, err)
+		if a := &p.Actors[i]; a.Sched.Policy == linux.Deadline || !tried[a.Sched] {
+			tried[a.Sched] = true
+			threads, of = append(threads, limits.Thread{Sched: a.Sched, CPUs: a.CPUs}), append(of, a)
 		}
 	}
 	if highest := p.highest(); highest > 0 {
-		if err := linux.OnThread(func() error { return above(highest) }); err != nil {
-			return refusal.Cannot("%w", err)
-		}
+		threads = append(threads, limits.Thread{Sched: above(highest)})
 	}
-	return nil
+	switch refused, err := limits.Try(threads...); {
+	case err == nil:
+		return nil
+	case refused == len(of):
+		return refusal.Cannot("the watchdog, which must run before all actors, %w; give no actor more than priority 98", err)
+	case errors.Is(err, linux.ErrInvalid):
+		a := of[refused]
+		return p.Scenario.Errorf(a.Kind, a.Entry, "policy", "%s: this kernel does not take these values", err)
+	default:
+		return fmt.Errorf("group %q %w: %w", of[refused].Group, refusal.ErrCannot, err)
+	}
+}
+
+// need is what the plan takes of what may be limited.
+func (p *Plan) need() limits.Need {
+	n := limits.Need{Shared: int64(p.size()), Memory: int64(p.histograms()), Processes: len(p.Processes), Threads: len(p.Actors), Files: p.Eventfds + 4*len(p.Processes)}
+	for _, proc := range p.Processes {
+		n.Files = max(n.Files, p.Eventfds+3*len(proc.Actors))
+	}
+	return n
+}
+
+// tryLoopback sends a datagram as the load net does.
+func tryLoopback() error {
+	conn, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	_, err = conn.WriteTo([]byte("x"), conn.LocalAddr())
+	return err
 }
 
 // operations are those of io_uring that the plan needs.

@@ -485,7 +485,7 @@ type loadSeen struct {
 
 func (l *loadSeen) look(t *testing.T) {
 	t.Helper()
-	for _, pid := range linuxtest.Children(t, os.Getpid()) {
+	for _, pid := range linux.Children(os.Getpid()) {
 		tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
 		for _, task := range tasks {
 			name, _ := os.ReadFile(task + "/comm")
@@ -582,7 +582,7 @@ func TestRepeatedRuns(t *testing.T) {
 			t.Fatalf("run %d: %d files are open, after the first run it were %d", i, len(list), files)
 		}
 	}
-	if pids := linuxtest.Children(t, os.Getpid()); len(pids) > 0 {
+	if pids := linux.Children(os.Getpid()); len(pids) > 0 {
 		t.Errorf("processes %d are left", pids)
 	}
 	if first, last := median(took[:cycles/2]), median(took[cycles/2:]); last > 2*first {
@@ -660,7 +660,7 @@ func TestOptions(t *testing.T) {
 		}
 	}
 	options := strings.Join(simulate(t, pair("", ""), Options{Options: actors.Options{Runs: 2, Priority: 7, CPUs: cpus, NoRT: true}, Mark: false, Duration: 50 * time.Millisecond}).Scenario.Options, " ")
-	for _, want := range []string{"--runs=2", "--priority=7", "--affinity=" + actors.FormatCPUs(cpus), "--no-rt", "--duration=50ms", "--warmup=0s"} {
+	for _, want := range []string{"--runs=2", "--priority=7", "--affinity=" + linux.FormatCPUs(cpus), "--no-rt", "--duration=50ms", "--warmup=0s"} {
 		if !strings.Contains(options, want) {
 			t.Errorf("no %s among the options that are recorded: %s", want, options)
 		}
@@ -743,7 +743,7 @@ func TestAlone(t *testing.T) {
 	var others, subscribers int
 	for end := time.Now().Add(10 * time.Second); subscribers == 0 && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		others = 0
-		for _, pid := range append(linuxtest.Children(t, os.Getpid()), os.Getpid()) {
+		for _, pid := range append(linux.Children(os.Getpid()), os.Getpid()) {
 			for _, th := range threads(t, pid) {
 				switch {
 				case th.name == "sub rt":
@@ -785,7 +785,7 @@ func threads(t *testing.T, pid int) (list []thread) {
 		name, _, _ := strings.Cut(strings.TrimPrefix(string(status), "Name:\t"), "\n")
 		_, rest, _ := strings.Cut(string(status), "\nCpus_allowed_list:\t")
 		allowed, _, _ := strings.Cut(rest, "\n")
-		cpus, err := actors.ParseCPUs(allowed)
+		cpus, err := linux.ParseCPUs(allowed)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,11 +1,12 @@
 package sim
 
 import (
-	"fmt"
+	"os"
 	"runtime"
 	"sync/atomic"
 	"time"
 
+	"aossim/internal/actors"
 	"aossim/internal/linux"
 )
 
@@ -18,21 +19,38 @@ type watchdog struct {
 	barks  atomic.Bool
 	ended  chan struct{}
 	canary atomic.Uint64
+	// Where these change, it is the control group's CPU quota that keeps the canary.
+	quotas []*quotaFile
+}
+
+type quotaFile struct {
+	*os.File
+	fd   int
+	said [256]byte // last
 }
 
 // The watchdog looks every tick and acts when ordinary threads got nothing for
-// patience ticks in a row (half a second).
+// patience ticks in a row (half a second); where a quota stopped them meanwhile, quotaPatience.
 const (
-	tick     = 100 * time.Millisecond
-	patience = 5
+	tick          = 100 * time.Millisecond
+	patience      = 5
+	quotaPatience = 100
 )
 
 // startWatchdog starts the watchdog above actors of at most the priority given, 0
 // where none is real-time. bite must do nothing but system calls, since nothing else
 // may get a CPU. The canary runs on cpus, like the controller: what starves it keeps
-// the controller from ending the run.
-func startWatchdog(priority int, cpus []int, bite func()) (*watchdog, error) {
+// the controller from ending the run. all are the CPUs of this process: SCHED_DEADLINE needs
+// them. throttled are files that change when the control group's CPU quota stops threads.
+func startWatchdog(priority int, cpus, all []int, throttled []string, bite func()) (*watchdog, error) {
 	w := &watchdog{ended: make(chan struct{})}
+	for _, path := range throttled {
+		f, err := os.Open(path)
+		if err != nil {
+			return nil, err
+		}
+		w.quotas = append(w.quotas, &quotaFile{File: f, fd: int(f.Fd())})
+	}
 	started := make(chan error, 1)
 	go func() {
 		defer close(w.ended)
@@ -40,10 +58,17 @@ func startWatchdog(priority int, cpus []int, bite func()) (*watchdog, error) {
 		runtime.LockOSThread()
 		var err error
 		if priority > 0 {
-			err = above(priority)
+			on, sched := cpus, above(priority)
+			if sched.Policy == linux.Deadline {
+				on = all
+			}
+			_, _, err = actors.Become("aossim watchdog", on, sched)
 		}
 		if started <- err; err == nil {
 			w.watch(bite)
+		}
+		for _, f := range w.quotas {
+			f.Close()
 		}
 	}()
 	go func() {
@@ -72,21 +97,13 @@ func sleepPinned(d int64) {
 	linux.Unpin()
 }
 
-// above gives the calling thread a policy that runs before actors of a priority.
-// SCHED_DEADLINE goes before every priority of SCHED_FIFO (sched(7)).
-func above(priority int) error {
+// above is what runs before actors of a priority. SCHED_DEADLINE goes before every priority
+// of SCHED_FIFO (sched(7)).
+func above(priority int) linux.Sched {
 	if priority < 99 {
-		_, err := linux.SetSched(linux.Sched{Policy: linux.FIFO, Priority: priority + 1})
-		if err != nil {
-			err = fmt.Errorf("the watchdog above priority %d: %w", priority, err)
-		}
-		return err
+		return linux.Sched{Policy: linux.FIFO, Priority: priority + 1}
 	}
-	_, err := linux.SetSched(linux.Sched{Policy: linux.Deadline, Runtime: 1_000_000, Deadline: int64(tick), Period: int64(tick)})
-	if err != nil {
-		err = fmt.Errorf("the watchdog above priority 99: %w; allow it all CPUs, or give no actor more than 98", err)
-	}
-	return err
+	return linux.Sched{Policy: linux.Deadline, Runtime: 1_000_000, Deadline: int64(tick), Period: int64(tick)}
 }
 
 // highest returns the highest priority of any actor; deadline goes before all.
@@ -103,20 +120,37 @@ func (p *Plan) highest() (highest int) {
 // watch sleeps in raw system calls, so that it keeps its P: a starved thread may
 // hold every other one.
 func (w *watchdog) watch(bite func()) {
-	last, still := w.canary.Load(), 0
+	last, still, limit := w.canary.Load(), 0, patience
+	w.stopped()
 	for !w.stop.Load() {
 		sleepPinned(int64(tick))
+		stopped := w.stopped()
 		now := w.canary.Load()
 		if now != last {
-			last, still = now, 0
+			last, still, limit = now, 0, patience
 			continue
 		}
-		if still++; still >= patience {
+		if stopped {
+			limit = quotaPatience
+		}
+		if still++; still >= limit {
 			w.barks.Store(true)
 			bite()
 			return
 		}
 	}
+}
+
+// stopped says whether the CPU quota stopped threads since the last call. It does nothing but
+// system calls, as watch.
+func (w *watchdog) stopped() (changed bool) {
+	for _, f := range w.quotas {
+		var now [256]byte
+		linux.ReadAtStart(f.fd, now[:])
+		changed = changed || now != f.said
+		f.said = now
+	}
+	return changed
 }
 
 // end stops the watchdog and says whether it had to act.

@@ -10,7 +10,7 @@ import (
 
 // A boot in which this program, as init, runs one of its own commands.
 func Example() {
-	m, err := vm.New(vm.Options{CPUs: 2, Memory: "1G", Timeout: time.Minute}, []string{"bzImage"})
+	m, err := vm.New(context.Background(), vm.Options{CPUs: 2, Memory: "1G", Timeout: time.Minute}, []string{"bzImage"})
 	if err != nil {
 		panic(err)
 	}

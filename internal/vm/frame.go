@@ -101,7 +101,7 @@ func receive(r io.Reader) (messages []message, rest []string, err error) {
 			return messages, rest, err
 		}
 		var m message
-		if err := json.NewDecoder(z).Decode(&m); err != nil {
+		if err := json.NewDecoder(io.LimitReader(z, maxConsole)).Decode(&m); err != nil {
 			return messages, rest, err
 		}
 		messages = append(messages, m)

@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"context"
 	"crypto/sha256"
 	"debug/elf"
 	"encoding/binary"
@@ -36,7 +37,7 @@ type kernel struct {
 
 // openKernel finds the image in a file: a bzImage, a vmlinux, an arm64 Image, or a
 // Debian package that has one. What has to be unpacked goes to dir.
-func openKernel(name, dir string) (*kernel, error) {
+func openKernel(ctx context.Context, name, dir string) (*kernel, error) {
 	f, err := os.Open(name)
 	if err != nil {
 		return nil, refusal.Usage("no kernel to boot: %w", err)
@@ -58,14 +59,15 @@ func openKernel(name, dir string) (*kernel, error) {
 			return nil, err
 		}
 		image := out.Name()
-		if err := errors.Join(unpack(f, out), out.Close()); err != nil {
+		if err := errors.Join(unpack(interruptible{ctx, f}, out), out.Close()); err != nil {
 			return nil, refusal.Usage("no kernel to boot: %s: %w", name, err)
 		}
-		k, err := openKernel(image, dir)
-		if err == nil {
-			k.name = name
+		k, err := openKernel(ctx, image, dir)
+		if err != nil { // it knows the image by a name that will be gone
+			return nil, refusal.Usage("no kernel to boot: what %s has for a kernel is neither a bzImage, a vmlinux nor an arm64 Image", name)
 		}
-		return k, err
+		k.name = name
+		return k, nil
 	}
 	k := &kernel{name: name, path: name}
 	switch {
@@ -81,8 +83,26 @@ func openKernel(name, dir string) (*kernel, error) {
 	default:
 		return nil, refusal.Usage("no kernel to boot: %s is neither a bzImage, a vmlinux, an arm64 Image nor a Debian package with one", name)
 	}
-	k.sha256, err = checksum(f)
-	return k, err
+	if info, err := f.Stat(); err != nil || info.Size() > maxImage {
+		return nil, refusal.Usage("no kernel to boot: %s is larger than any kernel, or cannot be read", name)
+	}
+	if k.sha256, err = checksum(f); err != nil {
+		return nil, refusal.Usage("no kernel to boot: %w", err)
+	}
+	return k, nil
+}
+
+// interruptible reads until ctx ends: unpacking takes seconds.
+type interruptible struct {
+	context.Context
+	io.Reader
+}
+
+func (r interruptible) Read(p []byte) (int, error) {
+	if r.Err() != nil {
+		return 0, errors.New("interrupted")
+	}
+	return r.Reader.Read(p)
 }
 
 // checksum is that of a whole file.

@@ -12,11 +12,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -41,6 +43,9 @@ type Output struct {
 	Data []byte
 }
 
+// notEnded is the exit code of a command that the guest did not come to the end of.
+const notEnded = -1
+
 // Boot is what came of one boot.
 type Boot struct {
 	Kernel   string // as it was named
@@ -61,22 +66,22 @@ type Machine struct {
 
 // New finds out whether the kernels can be booted: nothing has started when it fails.
 // Close removes what it unpacked.
-func New(o Options, kernels []string) (*Machine, error) {
+func New(ctx context.Context, o Options, kernels []string) (*Machine, error) {
 	dir, err := os.MkdirTemp("", "aossim-vm-")
 	if err != nil {
 		return nil, err
 	}
 	m := &Machine{Options: o, dir: dir, kernels: map[string]*kernel{}}
-	if err := m.prepare(kernels); err != nil {
+	if err := m.prepare(ctx, kernels); err != nil {
 		m.Close()
 		return nil, err
 	}
 	return m, nil
 }
 
-func (m *Machine) prepare(kernels []string) (err error) {
+func (m *Machine) prepare(ctx context.Context, kernels []string) (err error) {
 	for _, name := range kernels {
-		k, err := openKernel(name, m.dir)
+		k, err := openKernel(ctx, name, m.dir)
 		if err != nil {
 			return err
 		}
@@ -196,23 +201,13 @@ func (m *Machine) Run(ctx context.Context, name string, commands [][]string, fil
 	b.Console = console.text()
 	messages, err := received(port, &console)
 	done := false
-	for _, msg := range messages {
-		for msg.Command >= len(b.Outputs) {
-			b.Outputs = append(b.Outputs, Output{Exit: -1})
-		}
-		switch msg.Kind {
-		case kindOutput:
-			b.Outputs[msg.Command].Data = msg.Data
-		case kindExit:
-			b.Outputs[msg.Command].Exit = msg.Exit
-		case kindDone:
-			done = true
-		}
+	if err == nil {
+		b.Outputs, done, err = outputs(messages, len(commands))
 	}
 	b.Console = withoutFrames(b.Console)
 	switch {
 	case ctx.Err() != nil:
-		return b, ctx.Err()
+		return b, fmt.Errorf("the guest on %s was ended: interrupted", name)
 	case done:
 		return b, nil // and if it did not manage to power itself off
 	case failed == nil && err != nil:
@@ -221,6 +216,33 @@ func (m *Machine) Run(ctx context.Context, name string, commands [][]string, fil
 		failed = errors.New("it went off before it was done")
 	}
 	return b, fmt.Errorf("the guest on %s: %w; the last lines of its console: %s", name, failed, b.LastLines())
+}
+
+// outputs are what came of so many commands, one each, and whether the guest did all of them.
+// A guest is not trusted: its kernel is one that is being worked on.
+func outputs(messages []message, commands int) (list []Output, done bool, err error) {
+	for range commands {
+		list = append(list, Output{Exit: notEnded})
+	}
+	for _, m := range messages {
+		if m.Command < 0 || m.Command >= max(1, commands) {
+			return list, false, fmt.Errorf("the guest sent something of command %d, and there are %d", m.Command, commands)
+		}
+		switch m.Kind {
+		case kindOutput:
+			list[m.Command].Data = m.Data
+		case kindExit:
+			list[m.Command].Exit = m.Exit
+		case kindDone:
+			done = true
+		default:
+			return list, false, fmt.Errorf("the guest sent a message of kind %q", m.Kind)
+		}
+	}
+	if done && slices.ContainsFunc(list, func(o Output) bool { return o.Exit == notEnded }) {
+		return list, false, errors.New("the guest says that it is done, and not how each of its commands ended")
+	}
+	return list, done, nil
 }
 
 // wait returns when QEMU has ended, which off says, or has to be ended: at the timeout, when
@@ -239,7 +261,7 @@ func wait(ctx context.Context, ended <-chan error, limit time.Duration, finished
 		case <-timeout.C:
 			return false, fmt.Errorf("it was not done within %s (--timeout)", limit)
 		case <-ctx.Done():
-			return false, ctx.Err()
+			return false, errors.New("interrupted")
 		case <-look.C:
 			if left < 5 || finished() {
 				if left--; left == 0 {
@@ -253,8 +275,12 @@ func wait(ctx context.Context, ended <-chan error, limit time.Duration, finished
 // received returns what the guest has sent so far: by the port, or by its console where it
 // has none.
 func received(port string, console *recorder) ([]message, error) {
-	sent, err := os.ReadFile(port)
-	if err != nil || len(bytes.TrimSpace(sent)) == 0 {
+	var sent []byte
+	if f, err := os.Open(port); err == nil {
+		sent, _ = io.ReadAll(io.LimitReader(f, 2*maxConsole)) // what cannot be read did not arrive
+		f.Close()
+	}
+	if len(bytes.TrimSpace(sent)) == 0 {
 		sent = []byte(console.text())
 	}
 	messages, _, err := receive(bytes.NewReader(sent))

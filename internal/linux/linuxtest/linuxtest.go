@@ -3,12 +3,9 @@
 package linuxtest
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
-	"strconv"
-	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -54,27 +51,6 @@ func Map(t testing.TB, size int) []byte {
 		}
 	})
 	return mem
-}
-
-// Children returns the processes that the threads of process pid have started and that
-// are there still; zombies are.
-func Children(t testing.TB, pid int) (pids []int) {
-	t.Helper()
-	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, task := range tasks {
-		list, _ := os.ReadFile(task) // the thread may have ended
-		for _, f := range strings.Fields(string(list)) {
-			pid, err := strconv.Atoi(f)
-			if err != nil {
-				t.Fatal(err)
-			}
-			pids = append(pids, pid)
-		}
-	}
-	return pids
 }
 
 // DropCapabilities takes all capabilities from the calling thread (capset(2)), which
