@@ -146,11 +146,30 @@ func run(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "aossim: %s; see aossim --help\n", oneLine(err.Error()))
 		return exitUsage
 	}
+	if name := ctx.Selected().Name; name != "run" && name != "vm" { // those have something to keep
+		defer endOnSignal()()
+	}
 	if err := ctx.Run(env); err != nil {
 		fmt.Fprintf(stderr, "aossim: %s\n", oneLine(err.Error()))
 		return cmp.Or(env.exit, code(err)) // a failure stays one, whatever came after it
 	}
 	return env.exit
+}
+
+// endOnSignal has the signals that end a program end this one, without a word: the Go runtime
+// would write out its stacks for some of them. It returns what ends that.
+func endOnSignal() func() {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, linux.EndingSignals()...)
+	go func() {
+		if _, ok := <-signals; ok {
+			os.Exit(exitFailed)
+		}
+	}()
+	return func() {
+		signal.Stop(signals)
+		close(signals)
+	}
 }
 
 // oneLine makes one of a message, which may name what a file or a guest holds.
@@ -336,6 +355,8 @@ func (c *runCommand) Run(env *environment) error {
 	if err := c.check(); err != nil {
 		return err
 	}
+	ctx, stop := signal.NotifyContext(context.Background(), linux.EndingSignals()...)
+	defer stop()
 	var bar func(done, all time.Duration, doing string)
 	if !c.Quiet {
 		bar = progress(env.stderr)
@@ -369,8 +390,6 @@ func (c *runCommand) Run(env *environment) error {
 		}
 		plans, places = append(plans, p), append(places, to)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), linux.EndingSignals()...)
-	defer stop()
 	for i, p := range plans {
 		r, err := p.Run(ctx)
 		if bar != nil {

@@ -131,6 +131,8 @@ func (c *vmCommand) Run(env *environment) error {
 	if err != nil {
 		return err
 	}
+	ctx, stop := signal.NotifyContext(context.Background(), linux.EndingSignals()...)
+	defer stop()
 	gate, err := parseGate(c.Gate)
 	if err != nil {
 		return err
@@ -139,8 +141,6 @@ func (c *vmCommand) Run(env *environment) error {
 	for _, b := range boots {
 		kernels = append(kernels, b.kernel)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), linux.EndingSignals()...)
-	defer stop()
 	m, err := vm.New(ctx, vm.Options{QEMU: c.QEMU, CPUs: c.CPUs, Memory: c.Memory, Cmdline: c.Cmdline, Timeout: c.Timeout}, kernels)
 	if err != nil {
 		return err

@@ -37,12 +37,12 @@ type Histogram struct {
 	Missed   int64
 }
 
-// unpacked is the packed histogram that was read last: who asks for one percentile asks for
-// more.
+// unpacked are the packed histograms that were read last: who asks for one percentile asks for
+// more, of a few in turn.
 var unpacked struct {
 	sync.Mutex
-	of *Histogram
-	*hdr.Histogram
+	all   map[*Histogram]*hdr.Histogram
+	order []*Histogram
 }
 
 // full returns all values, to be read only.
@@ -52,14 +52,23 @@ func (h *Histogram) full() *hdr.Histogram {
 	}
 	unpacked.Lock()
 	defer unpacked.Unlock()
-	if unpacked.of != h {
-		all, err := hdr.Decode([]byte(h.packed))
-		if err != nil {
-			panic("result: a histogram was read that cannot be read again: " + err.Error())
-		}
-		unpacked.of, unpacked.Histogram = h, all
+	if all, ok := unpacked.all[h]; ok {
+		return all
 	}
-	return unpacked.Histogram
+	all, err := hdr.Decode([]byte(h.packed))
+	if err != nil {
+		panic("result: a histogram was read that cannot be read again: " + err.Error())
+	}
+	const most = 64
+	if len(unpacked.order) == most {
+		delete(unpacked.all, unpacked.order[0])
+		unpacked.order = unpacked.order[1:]
+	}
+	if unpacked.all == nil {
+		unpacked.all = map[*Histogram]*hdr.Histogram{}
+	}
+	unpacked.all[h], unpacked.order = all, append(unpacked.order, h)
+	return all
 }
 
 // NewHistogram returns an empty histogram for 1..highest. All its pages have been

@@ -309,6 +309,7 @@ const (
 	joinLimit      = 10 * time.Second
 	stallLimit     = 2 * time.Second
 	interruptLimit = 300 * time.Millisecond
+	reportLimit    = 5 * time.Second // for the accounts of an interrupted run, under whatever load
 	notice         = 20 * time.Millisecond // from announcing a window to its start
 	grace          = 5 * time.Millisecond  // for the wakes of the last messages
 )

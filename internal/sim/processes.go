@@ -55,7 +55,7 @@ func (c *controller) stop(ctx context.Context) {
 	c.set(eventloop.Stop, 0, 0)
 	limit := joinLimit
 	if ctx.Err() != nil {
-		limit = interruptLimit
+		limit = reportLimit
 	}
 	timeout := time.After(limit)
 	for range c.left() {
