@@ -584,6 +584,49 @@ func traced(t *testing.T, script string, found map[string]int64, args ...string)
 	return p
 }
 
+// TestLogTimes: the times in a histogram log are those at which the kernel's trace has the
+// phases begin, in every run.
+func TestLogTimes(t *testing.T) {
+	const trace = "/sys/kernel/tracing/trace"
+	if err := os.WriteFile(trace, nil, 0); err != nil {
+		t.Skipf("no tracing here (mount -t tracefs nodev /sys/kernel/tracing): %v", err)
+	}
+	p := command(t, "-q", "-D", "300ms", "--warmup", "200ms", "-r", "2", "--tracemark", "--observe=no", "-o", "r.json", "load")
+	if code := p.run(t); code != 0 {
+		t.Fatalf("exit %d: %s", code, &p.stderr)
+	}
+	data, err := os.ReadFile(trace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var marked []float64
+	for _, m := range regexp.MustCompile(`([0-9]+\.[0-9]+): tracing_mark_write: aossim: run \d, [^,\n]+ begins`).FindAllStringSubmatch(string(data), -1) {
+		at, _ := strconv.ParseFloat(m[1], 64)
+		marked = append(marked, at)
+	}
+	report := command(t, "report", "--hlog", p.dir, filepath.Join(p.dir, "r.json"))
+	if code := report.run(t); code != 0 {
+		t.Fatalf("exit %d: %s", code, &report.stderr)
+	}
+	log, err := os.ReadFile(filepath.Join(p.dir, "load.hlog"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var logged []float64
+	for _, m := range regexp.MustCompile(`(?m)^Tag=run\d/[^/]+/real-time/rearm,([0-9.]+),`).FindAllStringSubmatch(string(log), -1) {
+		at, _ := strconv.ParseFloat(m[1], 64)
+		logged = append(logged, at)
+	}
+	if len(marked) != 6 || len(logged) != 6 {
+		t.Fatalf("marked at %v, logged at %v; want 6 phases", marked, logged)
+	}
+	for i := range marked {
+		if m, l := marked[i]-marked[0], logged[i]-logged[0]; m-l > 0.1 || l-m > 0.1 {
+			t.Errorf("phase %d: %.3f s after the first by the trace, %.3f s by the log", i, m, l)
+		}
+	}
+}
+
 // TestUsage: wrong use is exit 129, one line, and nothing runs.
 func TestUsage(t *testing.T) {
 	bad := write(t, "name = \"x\"\nrates = 3\n[[channel]]\nname = \"/c\"\n")
