@@ -128,6 +128,9 @@ func (s *Scenario) validateMicro() error {
 	if len(m.Points) == 0 {
 		return top.errorf("kind", "a scenario of kind \"micro\" needs a [[point]]")
 	}
+	if len(m.Points) > maxPoints {
+		return top.errorf("kind", "%d points, and there may be %d", len(m.Points), maxPoints)
+	}
 	for i := range m.Points {
 		p, at := &m.Points[i], place{s, "point", i}
 		p.Name = cmp.Or(p.Name, p.Workload)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"aossim/internal/wait"
 )
@@ -23,6 +24,7 @@ const (
 	maxPayload   = 1 << 16
 	maxVector    = 128 // FUTEX_WAITV_MAX
 	maxPhases    = 1000
+	maxPoints    = 1000
 	maxName      = 128 // bytes, so that files and tags can be named after several
 )
 
@@ -74,6 +76,9 @@ func (p place) upTo(key string, d, most Duration) error {
 func (p place) named(key, name string) error {
 	if name == "" || len(name) > maxName {
 		return p.errorf(key, "a name has 1 to %d bytes, and this one %d", maxName, len(name))
+	}
+	if strings.IndexFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }) >= 0 {
+		return p.errorf(key, "%q: a name has no characters that cannot be shown", name)
 	}
 	return nil
 }

@@ -30,6 +30,9 @@ type compareCommand struct {
 const exitSkipBisect = 125
 
 func (c *compareCommand) Run(env *environment) error {
+	if c.Bisect {
+		env.onSignal = exitSkipBisect
+	}
 	err := c.run(env)
 	if c.Bisect && err != nil {
 		env.exit = exitSkipBisect
@@ -61,10 +64,9 @@ func (c *compareCommand) run(env *environment) error {
 	if after, err = c.load(c.After); err != nil {
 		return err
 	}
-	if !c.Force {
-		if err := distinct(slices.Concat(before, after), slices.Concat(c.Before, c.After)); err != nil {
-			return err
-		}
+	twice := distinct(slices.Concat(before, after), slices.Concat(c.Before, c.After))
+	if twice != nil && !c.Force {
+		return twice
 	}
 	if n := len(before); n > 1 {
 		before, again = before[:(n+1)/2], before[(n+1)/2:]
@@ -81,8 +83,11 @@ func (c *compareCommand) run(env *environment) error {
 	if unread != nil {
 		found.Warnings = append(found.Warnings, fmt.Sprintf("the scenario's own gates, if it has any, are not applied: this program no longer takes it: %s", unread))
 	}
+	if twice != nil {
+		found.Warnings, found.Doubtful = append(found.Warnings, twice.Error()), true
+	}
 	switch {
-	case len(found.Worse()) > 0:
+	case len(found.Worse()) > 0 && !(c.Bisect && found.Doubtful):
 		env.exit = exitFailed
 	case c.Bisect && !found.Decided():
 		env.exit = exitSkipBisect

@@ -11,7 +11,10 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"runtime"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -107,6 +110,8 @@ type reportCommand struct {
 type environment struct {
 	stdout, stderr io.Writer
 	exit           int
+	onSignal       int    // exit code of what a signal ends
+	heed           func() // called by who has something to keep, and ends by signals itself from now
 }
 
 func main() {
@@ -127,9 +132,18 @@ func main() {
 }
 
 // run is the program but for its process: it returns the exit code.
-func run(args []string, stdout, stderr io.Writer) int {
+func run(args []string, stdout, stderr io.Writer) (code int) {
 	signal.Ignore(linux.FileTooLarge)
-	env := &environment{stdout: stdout, stderr: stderr}
+	env := &environment{stdout: stdout, stderr: stderr, onSignal: exitFailed}
+	env.heed = env.endOnSignal()
+	defer env.heed()
+	defer func() {
+		// The Go runtime would exit with 2, which a bisection takes for bad.
+		if v := recover(); v != nil {
+			fmt.Fprintf(stderr, "aossim: a fault of aossim: %s (%s); please report it with the command and its files\n", oneLine(fmt.Sprint(v)), fault())
+			code = env.onSignal
+		}
+	}()
 	var cli commands
 	exited := -1
 	parser, err := kong.New(&cli, kong.Name("aossim"), kong.Writers(stdout, stderr), kong.UsageOnError(),
@@ -146,30 +160,27 @@ func run(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "aossim: %s; see aossim --help\n", oneLine(err.Error()))
 		return exitUsage
 	}
-	if name := ctx.Selected().Name; name != "run" && name != "vm" { // those have something to keep
-		defer endOnSignal()()
-	}
 	if err := ctx.Run(env); err != nil {
 		fmt.Fprintf(stderr, "aossim: %s\n", oneLine(err.Error()))
-		return cmp.Or(env.exit, code(err)) // a failure stays one, whatever came after it
+		return cmp.Or(env.exit, exitCode(err)) // a failure stays one, whatever came after it
 	}
 	return env.exit
 }
 
 // endOnSignal has the signals that end a program end this one, without a word: the Go runtime
 // would write out its stacks for some of them. It returns what ends that.
-func endOnSignal() func() {
+func (env *environment) endOnSignal() func() {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, linux.EndingSignals()...)
 	go func() {
 		if _, ok := <-signals; ok {
-			os.Exit(exitFailed)
+			os.Exit(env.onSignal)
 		}
 	}()
-	return func() {
+	return sync.OnceFunc(func() {
 		signal.Stop(signals)
 		close(signals)
-	}
+	})
 }
 
 // oneLine makes one of a message, which may name what a file or a guest holds.
@@ -191,8 +202,22 @@ func parse(parser *kong.Kong, args []string) (ctx *kong.Context, err error) {
 	return parser.Parse(args)
 }
 
-// code is the exit code of an error.
-func code(err error) int {
+// fault is where the program panicked, to be called by who recovers.
+func fault() string {
+	frames := runtime.CallersFrames(func() []uintptr { pc := make([]uintptr, 32); return pc[:runtime.Callers(3, pc)] }())
+	for {
+		f, more := frames.Next()
+		if !strings.HasPrefix(f.Function, "runtime.") {
+			return fmt.Sprintf("%s:%d", filepath.Base(f.File), f.Line)
+		}
+		if !more {
+			return "unknown place"
+		}
+	}
+}
+
+// exitCode is the exit code of an error.
+func exitCode(err error) int {
 	switch {
 	case errors.Is(err, refusal.ErrUsage):
 		return exitUsage
@@ -355,8 +380,17 @@ func (c *runCommand) Run(env *environment) error {
 	if err := c.check(); err != nil {
 		return err
 	}
+	var opened []*scenarios.Scenario
+	for _, name := range c.Scenarios {
+		s, err := scenarios.Open(name)
+		if err != nil {
+			return err
+		}
+		opened = append(opened, s)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), linux.EndingSignals()...)
 	defer stop()
+	env.heed()
 	var bar func(done, all time.Duration, doing string)
 	if !c.Quiet {
 		bar = progress(env.stderr)
@@ -375,11 +409,7 @@ func (c *runCommand) Run(env *environment) error {
 			}
 		}
 	}()
-	for _, name := range c.Scenarios {
-		s, err := scenarios.Open(name)
-		if err != nil {
-			return err
-		}
+	for _, s := range opened {
 		p, err := c.prepare(s, o)
 		if err != nil {
 			return err
@@ -420,12 +450,17 @@ func (c *runCommand) show(env *environment, r *result.Result, to *output.File) (
 		var path string
 		path, saved = to.Save(r.Encode)
 		if lost = path == ""; !lost && (!c.Quiet || saved != nil) {
-			fmt.Fprintf(env.stderr, "aossim: the result is in %s\n", path)
+			fmt.Fprintf(env.stderr, "aossim: the result is in %s\n", oneLine(path))
 		}
 	}
 	switch {
+	case to != nil && to.Standard() && saved == nil: // it is there, and nothing else may be
 	case c.JSON, lost: // it has no other place left
-		err = r.Encode(env.stdout)
+		if err = r.Encode(env.stdout); err != nil && to == nil {
+			if path := output.Elsewhere(r.Encode); path != "" {
+				fmt.Fprintf(env.stderr, "aossim: the result is in %s\n", path)
+			}
+		}
 	case c.Quiet:
 		err = report.Summary(env.stdout, r)
 	default:
@@ -449,23 +484,13 @@ func (c *runCommand) place(s *scenarios.Scenario) (*output.File, error) {
 		return nil, nil
 	}
 	release, _, _ := linux.Uname()
-	name := fmt.Sprintf("%s-%s-%s", fileName(s.Name), fileName(release), time.Now().Format("20060102T150405"))
+	name := fmt.Sprintf("%s-%s-%s", report.Word(s.Name), report.Word(release), time.Now().Format("20060102T150405"))
 	return output.OpenNew("results", func(n int) string {
 		if n == 1 {
 			return name + ".json"
 		}
 		return fmt.Sprintf("%s-%d.json", name, n)
 	})
-}
-
-// fileName keeps of a name what may stand in a file's.
-func fileName(name string) string {
-	return strings.Map(func(r rune) rune {
-		if strings.ContainsRune(`/\ :`, r) {
-			return '_'
-		}
-		return r
-	}, name)
 }
 
 // progress returns a progress bar on w, or nil where w is no terminal. Called with
@@ -488,7 +513,7 @@ func progress(w io.Writer) func(done, all time.Duration, doing string) {
 			bar = progressbar.NewOptions64(all.Milliseconds(), progressbar.OptionSetWriter(w), progressbar.OptionFullWidth(),
 				progressbar.OptionSetPredictTime(true), progressbar.OptionSetElapsedTime(false))
 		}
-		bar.Describe(doing)
+		bar.Describe(report.Plain(doing))
 		_ = bar.Set64(done.Milliseconds())
 	}
 }

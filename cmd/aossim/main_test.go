@@ -327,7 +327,7 @@ func TestCompare(t *testing.T) {
 		want string
 	}{
 		{"a same", 0, "scalar"}, {"a slow", 1, "slower"}, {"slow a slow2", 0, "faster"}, {"--markdown a slow a2", 1, "drift |"}, {"--json a slow", 1, `"verdict": "slower"`},
-		{"--bisect a slow", 1, "slower"}, {"--bisect a damaged", 125, ""}, {"--null a", 0, "A against A"}, {"--before a --before same --after slow", 1, "slower"},
+		{"--bisect a slow2", 1, "slower"}, {"--bisect a slow", 125, "both sides"}, {"--bisect a damaged", 125, ""}, {"--bisect --force a a", 125, "both sides"}, {"--bisect --force a a slow", 125, "both sides"}, {"--null a", 0, "A against A"}, {"--before a --before same --after slow", 1, "slower"},
 		{"a other", 129, "another"}, {"a damaged", 129, "damaged"}, {"a interrupted", 1, "--force"}, {"--force a interrupted", 1, "slower"}, {"a a", 129, "one result"}, {"--before a --before a --after slow", 129, "one result"}, {"--force a a", 0, "both sides"}, {"a", 129, "AFTER.json"}, {"", 129, ""}, {"--gate 0% a same", 129, "--gate"}, {"a /no/such", 129, "no such"},
 	} {
 		var args []string
@@ -1029,6 +1029,77 @@ func TestNowhereToWrite(t *testing.T) {
 	if _, err := result.Decode("stdout", none.stdout.Bytes()); err != nil {
 		t.Errorf("the result is lost: %v", err)
 	}
+}
+
+// TestStandardOutput: a result that goes to standard output is alone there, whatever that is,
+// and is not lost where it has no room.
+func TestStandardOutput(t *testing.T) {
+	for _, args := range [][]string{{"--json"}, {"-o", "/dev/stdout"}, {"-o", "/proc/self/fd/1"}} {
+		p := command(t, append([]string{"-D", "200ms", "--warmup", "0s", "--observe=no", "pair"}, args...)...)
+		file, err := os.Create(filepath.Join(p.dir, "out.json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer file.Close()
+		p.Stdout = file
+		if code := p.run(t); code != 0 {
+			t.Errorf("%v to a file: exit %d: %s", args, code, &p.stderr)
+		}
+		load(t, file.Name())
+		p = command(t, append([]string{"-D", "200ms", "--warmup", "0s", "--observe=no", "pair"}, args...)...)
+		if code := p.run(t); code != 0 {
+			t.Errorf("%v to a pipe: exit %d: %s", args, code, &p.stderr)
+		}
+		if _, err := result.Decode("stdout", p.stdout.Bytes()); err != nil {
+			t.Errorf("%v to a pipe: %v", args, err)
+		}
+	}
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	p := command(t, "-D", "200ms", "--warmup", "0s", "--observe=no", "--json", "pair")
+	p.Stdout, p.Env = full, append(p.Env, "TMPDIR="+p.dir)
+	code := p.run(t)
+	kept, err := filepath.Glob(filepath.Join(p.dir, "aossim-*.json"))
+	if code != exitFailed || err != nil || len(kept) != 1 || !strings.Contains(p.stderr.String(), kept[0]) {
+		t.Fatalf("exit %d, kept %q, %v: %s", code, kept, err, &p.stderr)
+	}
+	load(t, kept[0])
+	for _, args := range [][]string{{"list"}, {"report", kept[0]}, {"report", "--gobench", kept[0]}, {"report", "--ktap", kept[0]}, {"check"}} {
+		p := command(t, args...)
+		p.Stdout = full
+		if code := p.run(t); code != exitFailed || !strings.Contains(p.stderr.String(), "no space left") {
+			t.Errorf("%v to a full disk: exit %d: %s", args, code, &p.stderr)
+		}
+	}
+}
+
+// TestFault: a fault of the program is one line and exit code 1, or 125 in a bisection, as 2
+// would be taken for bad.
+func TestFault(t *testing.T) {
+	for flag, want := range map[string]int{"": exitFailed, "--bisect": exitSkipBisect} {
+		var stdout, stderr bytes.Buffer
+		args := []string{"compare", "a", "b"}
+		if flag != "" {
+			args = append(args, flag)
+		}
+		code := run(args, &stdout, faulty{&stderr})
+		if code != want || strings.Count(stderr.String(), "\n") != 1 || !strings.Contains(stderr.String(), "a fault of aossim") {
+			t.Errorf("%v: exit %d: %s", args, code, &stderr)
+		}
+	}
+}
+
+// faulty panics at the first write.
+type faulty struct{ *bytes.Buffer }
+
+func (f faulty) Write(p []byte) (int, error) {
+	if !bytes.Contains(p, []byte("fault of")) {
+		panic("broken")
+	}
+	return f.Buffer.Write(p)
 }
 
 // TestOutputs: JSON to standard output, and the summary.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -57,28 +58,23 @@ func under(t *testing.T, first string, args ...string) *program {
 }
 
 // forAll is the program where every user may run it.
-var forAll = func() func(*testing.T) string {
-	path := ""
-	return func(t *testing.T) string {
-		t.Helper()
-		if path != "" {
-			return path
-		}
-		data, err := os.ReadFile("/proc/self/exe")
-		if err != nil {
-			t.Fatal(err)
-		}
-		dir, err := os.MkdirTemp("", "aossim-test-")
-		if err != nil {
-			t.Fatal(err)
-		}
-		path = filepath.Join(dir, "aossim")
-		if err := errors.Join(os.Chmod(dir, 0o755), os.WriteFile(path, data, 0o755)); err != nil {
-			t.Fatal(err)
-		}
-		return path
+func forAll(t *testing.T) string {
+	t.Helper()
+	data, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
 	}
-}()
+	dir, err := os.MkdirTemp("", "aossim-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	path := filepath.Join(dir, "aossim")
+	if err := errors.Join(os.Chmod(dir, 0o755), os.WriteFile(path, data, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
 
 func entering(dir string) string { return "echo $$ >" + dir + "/cgroup.procs || exit 99" }
 
@@ -87,7 +83,7 @@ func entering(dir string) string { return "echo $$ >" + dir + "/cgroup.procs || 
 func TestPlaces(t *testing.T) {
 	const quick = "-q -D 300ms --warmup 100ms --observe=no "
 	loop := "[[channel]]\nname = \"/c\"\n[[publisher]]\nchannel = \"/c\"\nrate = \"1kHz\"\n[[subscriber]]\nchannels = [\"/c\"]\n"
-	deadline := write(t, loop+"policy = \"deadline\"\nruntime = \"6ms\"\ndeadline = \"10ms\"\nperiod = \"10ms\"\ncount = 4\n")
+	deadline := write(t, loop+"policy = \"deadline\"\nruntime = \"6ms\"\ndeadline = \"10ms\"\nperiod = \"10ms\"\ncount = "+strconv.Itoa(2*runtime.NumCPU())+"\n")
 	one := write(t, loop+"policy = \"deadline\"\nruntime = \"1ms\"\ndeadline = \"10ms\"\nperiod = \"10ms\"\n")
 	spins := write(t, loop+"policy = \"fifo\"\npriority = 10\nwork = \"300ms\"\ncpus = ["+strconv.Itoa(lastCPU(t))+"]\n")
 	net := write(t, loop+"[[load]]\nkind = \"net\"\n")
@@ -108,7 +104,8 @@ func TestPlaces(t *testing.T) {
 		{name: "memory", controller: "memory", settings: []string{"memory.limit_in_bytes=134217728"}, args: quick + large, code: 4, want: "memory.limit_in_bytes", check: "memory 128 MiB"},
 		{name: "pids 8", controller: "pids", settings: []string{"pids.max=8"}, args: quick + "load", code: 4, want: "pids.max", check: "threads 8"},
 		{name: "pids 20", controller: "pids", settings: []string{"pids.max=20"}, args: quick + "load", code: 4, want: "pids.max", check: "threads 20"},
-		{name: "pids 40, micro", controller: "pids", settings: []string{"pids.max=20"}, args: "-q --rounds 1 eagain", code: 4, want: "pids.max"},
+		{name: "pids 40", controller: "pids", settings: []string{"pids.max=40"}, args: quick + "load", code: 4, want: "pids.max"},
+		{name: "pids 20, micro", controller: "pids", settings: []string{"pids.max=20"}, args: "-q --rounds 1 eagain", code: 4, want: "pids.max"},
 		{name: "pids 200", controller: "pids", settings: []string{"pids.max=200"}, args: quick + "load"},
 		{name: "cpuset and priority 99", controller: "cpuset", settings: []string{"cpuset.cpus=0", "cpuset.mems=0"}, args: quick + "-p 99 pair", code: 4, want: "must be allowed all CPUs", check: "CPUs 0"},
 		{name: "cpuset", controller: "cpuset", settings: []string{"cpuset.cpus=0", "cpuset.mems=0"}, args: quick + "pair"},
@@ -262,7 +259,7 @@ func TestDetached(t *testing.T) {
 	for name, killed := range map[string]bool{"ended": false, "killed": true} {
 		pids := filepath.Join(t.TempDir(), "pids")
 		script := `for i in 1 2; do setsid -f sh -c "echo \$\$ >>` + pids + `; trap '' TERM HUP; while :; do sleep 1; done"; (sh -c "echo \$\$ >>` + pids + `; sleep 300" &); done; sleep 300`
-		p := command(t, "-q", "-D", "1s", "--warmup", "0s", "--observe=no", write(t, "[[channel]]\nname = \"/c\"\n[[publisher]]\nchannel = \"/c\"\nrate = \"1kHz\"\n[[subscriber]]\nchannels = [\"/c\"]\n[[load]]\nkind = \"command\"\ncommand = [\"sh\", \"-c\", '''"+script+"''']\n"))
+		p := command(t, "-q", "-D", "1m", "--warmup", "0s", "--observe=no", write(t, "[[channel]]\nname = \"/c\"\n[[publisher]]\nchannel = \"/c\"\nrate = \"1kHz\"\n[[subscriber]]\nchannels = [\"/c\"]\n[[load]]\nkind = \"command\"\ncommand = [\"sh\", \"-c\", '''"+script+"''']\n"))
 		if err := p.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -286,7 +283,9 @@ func TestDetached(t *testing.T) {
 				t.Fatal(err)
 			}
 			p.Wait()
-		} else if code := p.exit(t, time.Minute); code != 0 {
+		} else if err := p.Process.Signal(os.Interrupt); err != nil {
+			t.Fatal(err)
+		} else if code := p.exit(t, time.Minute); code != exitFailed {
 			t.Errorf("exit %d: %s", code, &p.stderr)
 		}
 		limit := time.Now().Add(2 * time.Second)
@@ -303,13 +302,13 @@ func TestDetached(t *testing.T) {
 // before the controller, which keeps what it has and says what happened.
 func TestMemoryRunsOut(t *testing.T) {
 	dir := group(t, "memory", "memory.limit_in_bytes=600M")
-	p := under(t, entering(dir), "-q", "-D", "1s", "--warmup", "0s", "--observe=no", "-o", "r.json", "load")
+	p := under(t, entering(dir), "-q", "-D", "4s", "--warmup", "0s", "--observe=no", "-o", "r.json", "load")
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
 	}
 	await(t, "actors", 20*time.Second, func() bool { return len(p.actors(t)) == 8 })
-	time.Sleep(1500 * time.Millisecond)                                      // the first phase is over
-	eater := exec.Command("sh", "-c", entering(dir)+"; exec tail /dev/zero") // takes all there is
+	time.Sleep(4500 * time.Millisecond)                                                                          // the first phase is over
+	eater := exec.Command("sh", "-c", entering(dir)+"; tail /dev/zero & tail /dev/zero & tail /dev/zero & wait") // take all there is, and none most
 	if err := eater.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -318,7 +317,7 @@ func TestMemoryRunsOut(t *testing.T) {
 	watchdog.Stop()
 	code := p.exit(t, time.Minute)
 	r := load(t, filepath.Join(p.dir, "r.json"))
-	if code != exitFailed || !strings.Contains(p.stderr.String(), "killed for the control group's: memory 600 MiB") || len(r.Runs) != 1 || len(r.Runs[0].Phases) == 0 {
+	if code != exitFailed || !strings.Contains(p.stderr.String(), "killed for the control group's memory: memory 600 MiB") || len(r.Runs) != 1 || len(r.Runs[0].Phases) == 0 {
 		t.Errorf("exit %d, %d runs: %s", code, len(r.Runs), &p.stderr)
 	}
 }

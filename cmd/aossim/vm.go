@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/signal"
 	"path/filepath"
 	"strconv"
@@ -133,6 +134,7 @@ func (c *vmCommand) Run(env *environment) error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), linux.EndingSignals()...)
 	defer stop()
+	env.heed()
 	gate, err := parseGate(c.Gate)
 	if err != nil {
 		return err
@@ -154,7 +156,7 @@ func (c *vmCommand) Run(env *environment) error {
 		return err
 	}
 	// Where the results go is tried before anything boots.
-	place, err := output.OpenNew(c.Output, func(int) string { return "vm" })
+	place, err := output.OpenNew(c.Output, func(int) string { return fmt.Sprintf("vm-%d", os.Getpid()) })
 	if err != nil {
 		return err
 	}
@@ -170,7 +172,7 @@ func (c *vmCommand) Run(env *environment) error {
 			if b.side == "" {
 				name = ""
 			}
-			fmt.Fprintf(env.stderr, "aossim: boot %d of %d: %s%s, %.1f s\n", i+1, len(boots), name, b.kernel, done.Took.Seconds())
+			fmt.Fprintf(env.stderr, "aossim: boot %d of %d: %s%s, %.1f s\n", i+1, len(boots), name, oneLine(b.kernel), done.Took.Seconds())
 		}
 		results, e := c.keep(env, i, b, done)
 		if err == nil {
@@ -215,6 +217,13 @@ func (c *vmCommand) Run(env *environment) error {
 	return nil
 }
 
+// ended notes an exit code of several: a failure is one, whatever else could not be done.
+func (env *environment) ended(code int) {
+	if env.exit != exitFailed && code != exitPass {
+		env.exit = code
+	}
+}
+
 // guestExit is the exit code that a guest's stands for: it may be any.
 func guestExit(code int) int {
 	if code == exitPass || code == exitSkipped || code == exitUsage {
@@ -230,14 +239,27 @@ func (c *vmCommand) keep(env *environment, i int, b boot, done *vm.Boot) (result
 	if done == nil {
 		return nil, nil
 	}
-	base := fileName(strings.TrimSuffix(filepath.Base(b.kernel), filepath.Ext(b.kernel)))
+	const most = 80 // bytes of a file's name
+	base := report.Word(strings.TrimSuffix(filepath.Base(b.kernel), filepath.Ext(b.kernel)))
+	base = strings.ToValidUTF8(base[:min(len(base), most)], "")
 	if b.side != "" {
 		base = b.side + "-" + base
 	}
 	base = fmt.Sprintf("vm-%s-%d-%s", time.Now().Format("20060102T150405"), i+1, base)
-	if err := output.Write(filepath.Join(c.Output, base+".log"), func(w io.Writer) error { _, err := io.WriteString(w, done.Console); return err }); err != nil {
-		return nil, err
+	// Whatever cannot be written must not take the results with it.
+	save := func(name, ext string, write func(w io.Writer) error) (string, error) {
+		place, err := output.OpenNew(c.Output, func(n int) string {
+			if n > 1 {
+				return fmt.Sprintf("%s-%d%s", name, n, ext)
+			}
+			return name + ext
+		})
+		if err != nil {
+			return output.Elsewhere(write), errors.New(strings.TrimPrefix(err.Error(), refusal.ErrUsage.Error()+": "))
+		}
+		return place.Save(write)
 	}
+	_, err = save(base, ".log", func(w io.Writer) error { _, err := io.WriteString(w, done.Console); return err })
 	for n, out := range done.Outputs {
 		failed := ""
 		switch {
@@ -256,7 +278,7 @@ func (c *vmCommand) keep(env *environment, i int, b boot, done *vm.Boot) (result
 				return nil, err
 			}
 			fmt.Fprintln(env.stdout)
-			env.exit = max(env.exit, guestExit(out.Exit))
+			env.ended(guestExit(out.Exit))
 			continue
 		}
 		if len(out.Data) > 0 {
@@ -264,9 +286,13 @@ func (c *vmCommand) keep(env *environment, i int, b boot, done *vm.Boot) (result
 			if e == nil {
 				r.Environment.Image = done.Image
 				// What a guest says is not trusted with the names of files.
-				path := filepath.Join(c.Output, fmt.Sprintf("%s-%d-%s-%.8s.json", base, n+1, fileName(r.Scenario.Name), fileName(r.Environment.BootID)))
-				if e = output.Write(path, r.Encode); e == nil {
-					fmt.Fprintf(env.stderr, "aossim: the result is in %s\n", path)
+				name := report.Word(r.Scenario.Name)
+				var path string
+				path, e = save(fmt.Sprintf("%s-%d-%s-%.8s", base, n+1, strings.ToValidUTF8(name[:min(len(name), most)], ""), report.Word(r.Environment.BootID)), ".json", r.Encode)
+				if path != "" {
+					fmt.Fprintf(env.stderr, "aossim: the result is in %s\n", oneLine(path))
+				} else {
+					e = errors.Join(e, r.Encode(env.stdout)) // it has no other place left
 				}
 				results = append(results, r)
 			}
@@ -276,7 +302,7 @@ func (c *vmCommand) keep(env *environment, i int, b boot, done *vm.Boot) (result
 			failed = "sent no result"
 		}
 		if failed != "" {
-			env.exit = cmp.Or(guestExit(out.Exit), exitFailed)
+			env.ended(cmp.Or(guestExit(out.Exit), exitFailed))
 			err = errors.Join(err, fmt.Errorf("%s in the guest on %s %s: %s", c.Scenarios[n], b.kernel, failed, done.LastLines()))
 		}
 	}

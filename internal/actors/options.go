@@ -86,11 +86,14 @@ func (o Options) Repeat(ctx context.Context, r *result.Result, one func(number i
 		if errors.Is(err, refusal.ErrCannot) && i == 0 {
 			return err
 		}
-		met := strings.Join(all.Since(before), "; ")
+		met := strings.Join(all.Since(before), "; ") // one of the quota is judged by who measures
 		run.Checks = append(run.Checks, result.Check{Name: "limits", Pass: met == "", Detail: cmp.Or(met, "none was met")})
 		r.Runs = append(r.Runs, run)
 		if ctx.Err() != nil {
 			r.Interrupted = true
+			if err != nil && !errors.Is(err, ctx.Err()) {
+				r.Broken = err.Error()
+			}
 			return nil
 		}
 		if err != nil {

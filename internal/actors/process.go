@@ -21,7 +21,7 @@ import (
 // Kind says what signals a process hears.
 type Kind int
 
-// It measures, and hears none; it makes load, and SIGTERM ends it; it runs programs of the
+// It measures, and it makes load, and both hear none; it runs programs of the
 // user's, and is asked by SIGTERM to end them, also when the controller dies.
 const (
 	Measuring Kind = iota
@@ -180,13 +180,14 @@ func (p *Process) howEnded() string {
 	return how
 }
 
-// said is the end of what the process wrote to its standard error, once it is gone, to stand
+// said is the begin of what the process wrote to its standard error, once it is gone, to stand
 // behind an error's text.
 func (p *Process) said() string {
-	const most = 2000
-	text := strings.TrimSpace(p.stderr.String())
-	if text == "" {
+	const most = 1000
+	// The Go runtime says first why it ends a process, and then shows its stacks.
+	text, _, _ := strings.Cut(p.stderr.String(), "goroutine ")
+	if text = strings.TrimSpace(text); text == "" {
 		return ""
 	}
-	return ": " + text[max(0, len(text)-most):]
+	return ": " + text[:min(len(text), most)]
 }

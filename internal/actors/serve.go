@@ -73,7 +73,7 @@ func Serve[T any](in io.Reader, out io.Writer, do func(T, *Conversation) error) 
 	if err == nil {
 		// The controller decides when to end: a signal to everybody must not take the
 		// measurements with it. An external program has to hear that the controller died.
-		if linux.IgnoreSignals(); o.Kind == Measuring {
+		if linux.IgnoreSignals(); o.Kind != Gentle {
 			linux.IgnoreSignals(linux.Terminate)
 		}
 		// Where memory runs out the controller has to stay: it has what was measured.

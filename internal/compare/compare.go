@@ -35,11 +35,13 @@ func (o Options) gate(m Metric) float64 {
 
 // Comparison is what Compare finds.
 type Comparison struct {
-	Scenario string    `json:"scenario"`
-	Before   string    `json:"before"` // kernels
-	After    string    `json:"after"`
-	Warnings []string  `json:"warnings"`
-	Emulated bool      `json:"emulated"` // times are shown only
+	Scenario string   `json:"scenario"`
+	Before   string   `json:"before"` // kernels
+	After    string   `json:"after"`
+	Warnings []string `json:"warnings"`
+	Emulated bool     `json:"emulated"` // times are shown only
+	// Doubtful: a metric is missing on a side, or one boot or image is on both.
+	Doubtful bool      `json:"doubtful"`
 	Metrics  []Judged  `json:"metrics"`
 	Maxima   []Maximum `json:"maxima"`
 }
@@ -57,6 +59,9 @@ func (c *Comparison) Worse() (list []Judged) {
 // Decided says whether every judged metric has a verdict that is one.
 func (c *Comparison) Decided() bool {
 	judged := 0
+	if c.Doubtful {
+		return false
+	}
 	for _, m := range c.Metrics {
 		switch m.Verdict {
 		case TooFew, Inconclusive:
@@ -81,12 +86,16 @@ func Compare(before, after, again []*result.Result, o Options) (*Comparison, err
 	for _, r := range all {
 		c.Emulated = c.Emulated || r.Environment.Emulated
 	}
-	for _, r := range after {
-		if id := r.Environment.BootID; id != "" && slices.ContainsFunc(slices.Concat(before, again), func(a *result.Result) bool { return a.Environment.BootID == id }) {
-			c.Warnings = append(c.Warnings, fmt.Sprintf("boot %s is on both sides: they are of one kernel, and nothing about it can differ", id))
-			break
+	both := func(what, why string, of func(e *result.Environment) string) {
+		for _, r := range after {
+			if id := of(&r.Environment); id != "" && slices.ContainsFunc(slices.Concat(before, again), func(a *result.Result) bool { return of(&a.Environment) == id }) {
+				c.Warnings, c.Doubtful = append(c.Warnings, fmt.Sprintf("%s %s is on both sides: %s", what, id, why)), true
+				return
+			}
 		}
 	}
+	both("boot", "they are of one kernel, and nothing about it can differ", func(e *result.Environment) string { return e.BootID })
+	both("image", "they are of one kernel", func(e *result.Environment) string { return e.Image })
 	u := unitOf(slices.Concat(before, again), after)
 	a, b, a2 := extract(before, u), extract(after, u), extract(again, u)
 	sides := []*side{a, b}
@@ -97,7 +106,7 @@ func Compare(before, after, again []*result.Result, o Options) (*Comparison, err
 	for _, s := range sides {
 		for _, m := range s.metrics {
 			if !missing[m.Name] && slices.ContainsFunc(sides, func(s *side) bool { return s.samples[m.Name] == nil }) {
-				missing[m.Name] = true
+				missing[m.Name], c.Doubtful = true, true
 				c.Warnings = append(c.Warnings, fmt.Sprintf("%s is not in all results, and not compared", m.Name))
 			}
 		}

@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 
@@ -82,23 +83,29 @@ func Read() *Set { return read("") }
 // read is Read below another root.
 func read(root string) *Set {
 	s := &Set{groups: findGroups(root)}
-	s.smallest(Memory, "memory", "memory.max", "memory.limit_in_bytes", "memory.current", "memory.usage_in_bytes")
-	s.smallest(Tasks, "pids", "pids.max", "pids.max", "pids.current", "pids.current")
-	s.quota()
+	s.each(Memory, "memory", "memory.max", "memory.limit_in_bytes", "memory.current", "memory.usage_in_bytes")
+	s.each(Tasks, "pids", "pids.max", "pids.max", "pids.current", "pids.current")
+	s.quotas()
 	for _, dir := range s.groups["cpu"] { // it has a budget only where the kernel has RT groups (v1)
 		path := filepath.Join(dir, "cpu.rt_runtime_us")
 		if us, ok := number(path); ok {
-			s.Limits = append(s.Limits, Limit{Kind: RTBudget, Max: us, From: path})
+			if us >= 0 {
+				s.Limits = append(s.Limits, Limit{Kind: RTBudget, Max: us, From: path})
+			}
 			break
 		}
 	}
+cpus: // the effective ones are those of the nearest group that has any
 	for _, dir := range s.groups["cpuset"] {
 		for _, name := range []string{"cpuset.cpus.effective", "cpuset.effective_cpus"} {
-			if text := content(filepath.Join(dir, name)); text != "" && text != content(root+"/sys/devices/system/cpu/online") {
+			text := content(filepath.Join(dir, name))
+			if text != "" && text != content(root+"/sys/devices/system/cpu/online") {
 				s.Limits = append(s.Limits, Limit{Kind: CPUs, Text: text, From: filepath.Join(dir, name)})
 			}
+			if text != "" {
+				break cpus
+			}
 		}
-		break // the effective ones are the own group's
 	}
 	for _, r := range linux.ResourceLimits() {
 		if r.Max < math.MaxInt64 {
@@ -138,7 +145,7 @@ type Need struct {
 // What a Go process takes besides: threads of its runtime, memory, and address space, with
 // room for what it may come to.
 const (
-	ownThreads = 10
+	ownThreads = 8 // and one for each CPU
 	ownMemory  = 12 << 20
 	ownProgram = 32 << 20 // the program's file, once for all
 	ownSpace   = 9 << 28
@@ -152,7 +159,7 @@ func (s *Set) Check(n Need) error {
 		return refusal.Cannot("there is no /proc, by which this program starts itself and reads what the kernel grants: %w; mount -t proc proc /proc", err)
 	}
 	memory := n.Shared + n.Memory + ownProgram + int64(n.Processes+1)*ownMemory
-	tasks := int64(n.Threads + (n.Processes+1)*ownThreads)
+	tasks := int64(n.Threads + (n.Processes+1)*(ownThreads+runtime.NumCPU()))
 	for _, l := range s.Limits {
 		need, what := int64(0), ""
 		switch l.Kind {
@@ -190,42 +197,58 @@ type Events struct {
 	ThrottledNS                int64 // of all CPUs together
 }
 
-// Events reads how often the limits were met until now.
+// Events reads how often the limits were met until now: of threads and memory by the own
+// group, as a parent's count is of others, too.
 func (s *Set) Events() (e Events) {
-	for _, dir := range s.groups["cpu"] {
-		path := filepath.Join(dir, "cpu.stat")
+	for _, path := range s.ThrottleFiles() {
 		e.Throttled += field(path, "nr_throttled")
 		e.ThrottledNS += field(path, "throttled_time") + 1000*field(path, "throttled_usec")
 	}
-	if l := s.Of(Memory); l != nil {
-		dir := filepath.Dir(l.From)
-		e.Killed = field(filepath.Join(dir, "memory.events"), "oom_kill") + field(filepath.Join(dir, "memory.oom_control"), "oom_kill")
+	own := func(controller, file, name string) int64 {
+		for _, dir := range s.groups[controller] { // the root has none
+			if n, ok := lookUp(filepath.Join(dir, file), name); ok {
+				return n
+			}
+		}
+		return 0
 	}
-	if l := s.Of(Tasks); l != nil {
-		e.Refused = field(filepath.Join(filepath.Dir(l.From), "pids.events"), "max")
-	}
+	e.Killed = own("memory", "memory.events", "oom_kill") + own("memory", "memory.oom_control", "oom_kill")
+	e.Refused = own("pids", "pids.events", "max")
 	return e
 }
 
-// Since names the limits that were met since before.
+// Since names the limits of memory and threads that were met since before.
 func (s *Set) Since(before Events) (met []string) {
 	now := s.Events()
-	add := func(n int64, k Kind, format string, args ...any) {
-		if l := s.Of(k); n > 0 && l != nil {
-			met = append(met, fmt.Sprintf(format, args...)+": "+l.String())
+	add := func(n int64, k Kind, what string) {
+		if n > 0 {
+			limit := ""
+			if l := s.Of(k); l != nil {
+				limit = ": " + l.String()
+			}
+			met = append(met, fmt.Sprintf("%d %s%s", n, what, limit))
 		}
 	}
-	add(now.Throttled-before.Throttled, CPUQuota, "ordinary threads were stopped %d times, %d ms in all, by the control group's", now.Throttled-before.Throttled, (now.ThrottledNS-before.ThrottledNS)/1e6)
-	add(now.Killed-before.Killed, Memory, "%d processes were killed for the control group's", now.Killed-before.Killed)
-	add(now.Refused-before.Refused, Tasks, "%d threads were refused by the control group's", now.Refused-before.Refused)
+	add(now.Killed-before.Killed, Memory, "processes were killed for the control group's memory")
+	add(now.Refused-before.Refused, Tasks, "threads were refused by the control group")
 	return met
 }
 
-// ThrottleFiles are those that say how often the CPU quota stopped threads.
+// ThrottledSince says how the CPU quota stopped threads since before, "" where it did not.
+func (s *Set) ThrottledSince(before Events) string {
+	now, l := s.Events(), s.Of(CPUQuota)
+	if l == nil || now.Throttled == before.Throttled {
+		return ""
+	}
+	return fmt.Sprintf("ordinary threads were stopped %d times, %d ms in all, by the control group's %s", now.Throttled-before.Throttled, (now.ThrottledNS-before.ThrottledNS)/1e6, l)
+}
+
+// ThrottleFiles are those that say how often a CPU quota stopped threads: of each group that
+// has one.
 func (s *Set) ThrottleFiles() (paths []string) {
-	if s.Of(CPUQuota) != nil {
-		for _, dir := range s.groups["cpu"] {
-			paths = append(paths, filepath.Join(dir, "cpu.stat"))
+	for _, l := range s.Limits {
+		if l.Kind == CPUQuota {
+			paths = append(paths, filepath.Join(filepath.Dir(l.From), "cpu.stat"))
 		}
 	}
 	return paths
@@ -245,11 +268,15 @@ func findGroups(root string) groups {
 			continue
 		}
 		at := [2]string{root + strings.ReplaceAll(m[4], `\040`, " "), m[3]}
+		controllers := []string{}
 		switch k[0] {
 		case "cgroup2":
-			mounts[""] = at
+			controllers = []string{""}
 		case "cgroup":
-			for c := range strings.SplitSeq(k[2], ",") {
+			controllers = strings.Split(k[2], ",")
+		}
+		for _, c := range controllers { // of several mounts the one that shows most
+			if was, ok := mounts[c]; !ok || len(at[1]) < len(was[1]) {
 				mounts[c] = at
 			}
 		}
@@ -289,28 +316,37 @@ func findGroups(root string) groups {
 	return g
 }
 
-// smallest adds the smallest limit of a group and its parents; files are those of version 2
-// and of version 1.
-func (s *Set) smallest(k Kind, controller, limit2, limit1, used2, used1 string) {
-	var least *Limit
+// each adds the limit of a group, and of each parent that has one: it may have less room
+// than a smaller one. Files are those of version 2 and of version 1.
+func (s *Set) each(k Kind, controller, limit2, limit1, used2, used1 string) {
 	for _, dir := range s.groups[controller] {
 		for _, names := range [][2]string{{limit2, used2}, {limit1, used1}} {
 			path := filepath.Join(dir, names[0])
 			const most = 1 << 60 // version 1 has no word for no limit
-			if n, ok := number(path); ok && n < most && (least == nil || n < least.Max) {
-				used, _ := number(filepath.Join(dir, names[1]))
-				least = &Limit{Kind: k, Max: n, Used: used, From: path}
+			n, ok := number(path)
+			if !ok || n >= most {
+				continue
 			}
+			used, _ := number(filepath.Join(dir, names[1]))
+			if k == Memory { // what the kernel gives back when it is needed is not used
+				stat := filepath.Join(dir, "memory.stat")
+				for _, name := range []string{"inactive_file", "active_file", "slab_reclaimable"} {
+					n, ok := lookUp(stat, "total_"+name) // version 1: of groups below as well
+					if !ok {
+						n, _ = lookUp(stat, name)
+					}
+					used -= n
+				}
+			}
+			s.Limits = append(s.Limits, Limit{Kind: k, Max: n, Used: max(0, used), From: path})
+			break
 		}
-	}
-	if least != nil {
-		s.Limits = append(s.Limits, *least)
 	}
 }
 
-// quota adds the smallest CPU quota (cpu.max, or cpu.cfs_quota_us of each cpu.cfs_period_us).
-func (s *Set) quota() {
-	var least *Limit
+// quotas adds the CPU quotas of a group and its parents (cpu.max, or cpu.cfs_quota_us of each
+// cpu.cfs_period_us).
+func (s *Set) quotas() {
 	for _, dir := range s.groups["cpu"] {
 		path := filepath.Join(dir, "cpu.max")
 		words := strings.Fields(content(path))
@@ -320,15 +356,9 @@ func (s *Set) quota() {
 		}
 		quota, err := strconv.ParseInt(words[0], 10, 64)
 		period, err2 := strconv.ParseInt(words[1], 10, 64)
-		if err != nil || err2 != nil || quota < 0 || period <= 0 {
-			continue
+		if err == nil && err2 == nil && quota >= 0 && period > 0 {
+			s.Limits = append(s.Limits, Limit{Kind: CPUQuota, Max: quota * 1e6 / period, From: path})
 		}
-		if us := quota * 1e6 / period; least == nil || us < least.Max {
-			least = &Limit{Kind: CPUQuota, Max: us, From: path}
-		}
-	}
-	if least != nil {
-		s.Limits = append(s.Limits, *least)
 	}
 }
 
@@ -345,11 +375,17 @@ func number(path string) (int64, bool) {
 
 // field returns a number of a file of lines of a name and a number, 0 where it has none.
 func field(path, name string) int64 {
+	n, _ := lookUp(path, name)
+	return n
+}
+
+// lookUp is field, and says whether the file has it.
+func lookUp(path, name string) (int64, bool) {
 	for line := range strings.Lines(content(path)) {
 		if word, n, ok := strings.Cut(strings.TrimSpace(line), " "); ok && word == name {
-			v, _ := strconv.ParseInt(n, 10, 64)
-			return v
+			v, err := strconv.ParseInt(n, 10, 64)
+			return v, err == nil
 		}
 	}
-	return 0
+	return 0, false
 }

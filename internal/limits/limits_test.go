@@ -42,7 +42,7 @@ func TestGroups(t *testing.T) {
 			"sys/fs/cgroup/user.slice/memory.max": "134217728\n", "sys/fs/cgroup/user.slice/memory.current": "1048576\n",
 			"sys/fs/cgroup/user.slice/a/memory.max": "max\n", "sys/fs/cgroup/user.slice/a/pids.max": "40\n", "sys/fs/cgroup/user.slice/pids.max": "30\n",
 			"sys/fs/cgroup/user.slice/a/cpu.max": "50000 100000\n", "sys/fs/cgroup/user.slice/a/cpuset.cpus.effective": "0-1\n",
-		}, []string{"memory 128 MiB (/sys/fs/cgroup/user.slice/memory.max)", "threads 30 (/sys/fs/cgroup/user.slice/pids.max)", "CPU quota 0.50 CPUs (/sys/fs/cgroup/user.slice/a/cpu.max)", "CPUs 0-1 (/sys/fs/cgroup/user.slice/a/cpuset.cpus.effective)"}},
+		}, []string{"memory 128 MiB (/sys/fs/cgroup/user.slice/memory.max)", "threads 40 (/sys/fs/cgroup/user.slice/a/pids.max)", "threads 30 (/sys/fs/cgroup/user.slice/pids.max)", "CPU quota 0.50 CPUs (/sys/fs/cgroup/user.slice/a/cpu.max)", "CPUs 0-1 (/sys/fs/cgroup/user.slice/a/cpuset.cpus.effective)"}},
 		"no limits": {map[string]string{
 			"proc/self/mountinfo": mount2, "proc/self/cgroup": "0::/a\n", online: "0-3\n", "sys/fs/cgroup/a/memory.max": "max\n", "sys/fs/cgroup/a/pids.max": "max\n",
 			"sys/fs/cgroup/a/cpu.max": "max 100000\n", "sys/fs/cgroup/a/cpuset.cpus.effective": "0-3\n",
@@ -65,6 +65,10 @@ func TestGroups(t *testing.T) {
 			"proc/self/mountinfo": mount2 + "34 31 0:31 / /m rw - cgroup cgroup rw,memory\n", "proc/self/cgroup": "4:memory:/\n0::/\n",
 			"m/memory.limit_in_bytes": "2097152\n", "sys/fs/cgroup/memory.max": "1\n", "sys/fs/cgroup/pids.max": "7\n",
 		}, []string{"memory 2 MiB (/m/memory.limit_in_bytes)", "threads 7 (/sys/fs/cgroup/pids.max)"}},
+		"a subtree mounted elsewhere, and no budget": {map[string]string{
+			"proc/self/mountinfo": mount2 + "31 24 0:26 /b /sub rw - cgroup2 cgroup2 rw\n35 31 0:32 / /cpu rw - cgroup cgroup rw,cpu\n", "proc/self/cgroup": "2:cpu:/\n0::/b\n",
+			"sub/pids.max": "1\n", "sys/fs/cgroup/b/pids.max": "12\n", "cpu/cpu.rt_runtime_us": "-1\n",
+		}, []string{"threads 12 (/sys/fs/cgroup/b/pids.max)"}},
 		"nothing": {nil, nil},
 		"damaged": {map[string]string{
 			"proc/self/mountinfo": "x\n- -\n1 2 3 4 5 - cgroup2\n" + mount2, "proc/self/cgroup": "0\n:::\n0::/\n", "sys/fs/cgroup/cpu.max": "x y\n", "sys/fs/cgroup/pids.max": "-\n",
@@ -91,7 +95,7 @@ func TestEvents(t *testing.T) {
 	})
 	s := read(root)
 	before := s.Events()
-	if met := s.Since(before); len(met) != 0 {
+	if met := s.Since(before); len(met) != 0 || s.ThrottledSince(before) != "" {
 		t.Errorf("nothing happened: %q", met)
 	}
 	for name, text := range map[string]string{"memory.events": "oom_kill 3\n", "pids.events": "max 4\n", "cpu.stat": "nr_throttled 7\nthrottled_usec 90010\n"} {
@@ -99,10 +103,24 @@ func TestEvents(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	met := strings.Join(s.Since(before), "\n")
+	met := strings.Join(append(s.Since(before), s.ThrottledSince(before)), "\n")
 	for _, want := range []string{"stopped 5 times, 90 ms", "2 processes were killed", "1 threads were refused", "memory.max", "pids.max", "cpu.max"} {
 		if !strings.Contains(met, want) {
 			t.Errorf("no %q in %s", want, met)
+		}
+	}
+}
+
+// TestUsed: memory that the kernel gives back when it is needed is not used.
+func TestUsed(t *testing.T) {
+	for name, files := range map[string]map[string]string{
+		"version 2": {"proc/self/cgroup": "0::/\n", "proc/self/mountinfo": mount2, "sys/fs/cgroup/memory.max": "1000000\n", "sys/fs/cgroup/memory.current": "900000\n",
+			"sys/fs/cgroup/memory.stat": "anon 1\ninactive_file 500000\nactive_file 200000\nslab_reclaimable 100000\n"},
+		"version 1": {"proc/self/cgroup": "1:memory:/\n", "proc/self/mountinfo": "1 1 0:1 / /m rw - cgroup cgroup rw,memory\n", "m/memory.limit_in_bytes": "1000000\n", "m/memory.usage_in_bytes": "900000\n",
+			"m/memory.stat": "inactive_file 1\ntotal_inactive_file 600000\ntotal_active_file 200000\n"},
+	} {
+		if l := read(tree(t, files)).Of(Memory); l == nil || l.Used != 100000 {
+			t.Errorf("%s: %+v", name, l)
 		}
 	}
 }

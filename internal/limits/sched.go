@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 
 	"aossim/internal/linux"
 	"aossim/internal/refusal"
@@ -21,11 +22,12 @@ type Thread struct {
 // SCHED_DEADLINE is admitted by what all have together. It returns the first one that was
 // refused, with Explain's error.
 func Try(threads ...Thread) (refused int, err error) {
-	release := make(chan struct{})
+	release, ended := make(chan struct{}), sync.WaitGroup{}
+	defer ended.Wait() // or the next one would find its bandwidth taken
 	defer close(release)
 	for i, t := range threads {
 		tried := make(chan error)
-		go func() {
+		ended.Go(func() {
 			_ = linux.OnThread(func() error {
 				err := error(nil)
 				if len(t.CPUs) > 0 {
@@ -36,15 +38,26 @@ func Try(threads ...Thread) (refused int, err error) {
 				}
 				if tried <- err; err == nil {
 					<-release
+					_, _ = linux.SetSched(linux.Sched{Policy: linux.Other})
 				}
 				return nil
 			})
-		}()
+		})
 		if err := <-tried; err != nil {
 			return i, Explain(err, t.Sched, t.CPUs)
 		}
 	}
 	return 0, nil
+}
+
+// Above is what a watchdog needs to run before actors of a priority. SCHED_DEADLINE goes before
+// every priority of SCHED_FIFO (sched(7)).
+func Above(priority int) linux.Sched {
+	if priority < 99 {
+		return linux.Sched{Policy: linux.FIFO, Priority: priority + 1}
+	}
+	const runtime, period = 1_000_000, 100_000_000 // ns
+	return linux.Sched{Policy: linux.Deadline, Runtime: runtime, Deadline: period, Period: period}
 }
 
 // Explain adds the way out to an error of linux.SetSched for a thread on cpus, empty for all
@@ -55,10 +68,10 @@ func Explain(err error, s linux.Sched, cpus []int) error {
 		return fmt.Errorf("%w: %w, so the kernel admits no more: all such threads together have no room within the share of the CPUs that real-time threads may use (kernel.sched_rt_runtime_us); lower runtime or count, or raise period", refusal.ErrForbidden, err)
 	case !errors.Is(err, refusal.ErrForbidden):
 		return err
-	case s.Policy == linux.Deadline && confined(cpus):
+	case s.Policy == linux.Deadline && linux.Capable(linux.CapSysNice) && confined(cpus):
 		return fmt.Errorf("%w: a SCHED_DEADLINE thread must be allowed all CPUs (sched(7)), and this one is not; give it no cpus, and start aossim outside of taskset and of a cpuset", err)
 	}
-	if l := Read().Of(RTBudget); s.Policy.RealTime() && l != nil && l.Max == 0 {
+	if l := Read().Of(RTBudget); (s.Policy == linux.FIFO || s.Policy == linux.RR) && l != nil && l.Max == 0 {
 		return fmt.Errorf("%w: the control group has a %s; echo 950000 >%s, or move this shell to a group that has one", err, l, l.From)
 	}
 	return fmt.Errorf("%w; %s", err, wayOut("CAP_SYS_NICE", linux.CapSysNice, "rtprio"))

@@ -16,8 +16,9 @@ type ResourceLimit struct {
 	Max  uint64
 }
 
-// ResourceLimits returns the resource limits that can be met by what this program does. That
-// of open files is the hard one, to which the Go runtime raises the other.
+// ResourceLimits returns the resource limits that can be met by what this program does. Those
+// of open files, to which the Go runtime raises the other, and of real-time, as it ignores
+// the signal of the other, are the hard ones.
 func ResourceLimits() (list []ResourceLimit) {
 	for _, r := range []struct {
 		name string
@@ -28,7 +29,7 @@ func ResourceLimits() (list []ResourceLimit) {
 		if unix.Getrlimit(r.n, &l) != nil {
 			continue
 		}
-		if r.n == unix.RLIMIT_NOFILE {
+		if r.n == unix.RLIMIT_NOFILE || r.n == unix.RLIMIT_RTTIME {
 			l.Cur = l.Max
 		}
 		if l.Cur == unix.RLIM_INFINITY {
@@ -45,8 +46,18 @@ const (
 	CapSysNice uint = unix.CAP_SYS_NICE
 )
 
-// Capable says whether the calling thread has a capability in force.
+// ownNamespace says whether this process is in a user namespace that is not the machine's,
+// where capabilities say nothing of what the scheduler grants (user_namespaces(7)).
+func ownNamespace() bool {
+	ids, err := os.ReadFile("/proc/self/uid_map")
+	return err == nil && strings.Join(strings.Fields(string(ids)), " ") != "0 0 4294967295"
+}
+
+// Capable says whether the calling thread has a capability in force, on the machine.
 func Capable(capability uint) bool {
+	if ownNamespace() {
+		return false
+	}
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
 	return unix.Capget(&header, &data[0]) == nil && data[capability/32].Effective&(1<<(capability%32)) != 0
@@ -54,7 +65,7 @@ func Capable(capability uint) bool {
 
 // Unlimited says whether RLIMIT_NPROC does not count for this process (setrlimit(2)).
 func Unlimited() bool {
-	return os.Getuid() == 0 || Capable(unix.CAP_SYS_ADMIN) || Capable(unix.CAP_SYS_RESOURCE)
+	return os.Getuid() == 0 && !ownNamespace() || Capable(unix.CAP_SYS_ADMIN) || Capable(unix.CAP_SYS_RESOURCE)
 }
 
 // ThreadsOfUser returns how many threads the real user of this process has, as RLIMIT_NPROC

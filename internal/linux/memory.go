@@ -46,6 +46,9 @@ func hugePage() int {
 	return 0
 }
 
+// SharedSize is how many bytes of memory CreateShared takes for size bytes.
+func SharedSize(size int) int { return whole(size) }
+
 // whole rounds size up to whole pages, huge ones where there are any.
 func whole(size int) int {
 	page := max(os.Getpagesize(), hugePage())

@@ -48,10 +48,10 @@ const (
 	Kill      = unix.SIGKILL
 )
 
-// IgnoreSignals makes this process deaf to what a terminal sends, SIGINT and SIGHUP, and to
-// others.
+// IgnoreSignals makes this process deaf to what a terminal sends, SIGINT, SIGQUIT and SIGHUP,
+// and to others.
 func IgnoreSignals(others ...os.Signal) {
-	signal.Ignore(append(others, unix.SIGINT, unix.SIGHUP)...)
+	signal.Ignore(append(others, unix.SIGINT, unix.SIGQUIT, unix.SIGHUP)...)
 }
 
 // TieToParent gives cmd a process group of its own, so that a terminal's signals
@@ -84,8 +84,7 @@ func AdoptOrphans() error {
 	return nil
 }
 
-// Children returns the children of a process, of all its threads, zombies too; none where the
-// kernel does not tell (CONFIG_PROC_CHILDREN).
+// Children returns the children of a process, of all its threads, zombies too.
 func Children(of int) (pids []int) {
 	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", of))
 	for _, task := range tasks {
@@ -96,25 +95,43 @@ func Children(of int) (pids []int) {
 			}
 		}
 	}
+	if len(tasks) > 0 {
+		return pids
+	}
+	// A kernel without CONFIG_PROC_CHILDREN: every process says who its parent is.
+	all, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, path := range all {
+		stat, _ := os.ReadFile(path) // it may have ended
+		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path))); err == nil && len(fields) > 1 && fields[1] == strconv.Itoa(of) {
+			pids = append(pids, pid)
+		}
+	}
 	return pids
 }
 
-// EndChildren ends all children but some, those that they leave behind when they end, and so
-// on, and reaps them. Nobody else may wait for them.
-func EndChildren(but []int) {
-	for range 1000 { // each turn ends a generation; none makes children for ever
-		ended := false
-		for _, pid := range Children(os.Getpid()) {
-			if !slices.Contains(but, pid) {
-				ended = true
-				_ = unix.Kill(pid, unix.SIGKILL)
-				for _, err := unix.Wait4(pid, nil, 0, nil); err == unix.EINTR; {
-					_, err = unix.Wait4(pid, nil, 0, nil)
-				}
-			}
+// Reap takes the children that have ended out of the table of processes, but for some that
+// others wait for.
+func Reap(but []int) {
+	for _, pid := range Children(os.Getpid()) {
+		if !slices.Contains(but, pid) {
+			_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)
 		}
-		if !ended {
-			return
+	}
+}
+
+// EndChildren ends all children but some, those that they leave behind when they end, and so
+// on, and reaps them; nobody else may wait for them. It returns those that were not gone
+// after patience: of another user, or within the kernel.
+func EndChildren(but []int, patience time.Duration) (left []int) {
+	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		left = slices.DeleteFunc(Children(os.Getpid()), func(pid int) bool { return slices.Contains(but, pid) })
+		for _, pid := range left {
+			_ = unix.Kill(pid, unix.SIGKILL)
+			_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)
+		}
+		if len(left) == 0 || time.Now().After(end) {
+			return left
 		}
 	}
 }

@@ -57,8 +57,8 @@ func (l *list) when(good bool, name, detail, fix string) {
 // program that gets no thread or no memory.
 func Room() []Item {
 	var l list
-	const threads, shared = 16, 1 << 20 // what trying takes
-	if err := limits.Read().Check(limits.Need{Threads: threads, Shared: shared}); err != nil {
+	const threads = 16 // what trying takes
+	if err := limits.Read().Check(limits.Need{Threads: threads}); err != nil {
 		l.refused("room", err)
 		l.limits()
 	}
@@ -71,7 +71,8 @@ func Fitness(wanted linux.Sched) []Item {
 	var l list
 	e := Environment()
 	l.rings()
-	if _, err := limits.Try(limits.Thread{Sched: wanted}); err != nil {
+	// The watchdog runs one above.
+	if _, err := limits.Try(limits.Thread{Sched: wanted}, limits.Thread{Sched: limits.Above(wanted.Priority)}); err != nil {
 		l.refused("real-time policy", err)
 	} else {
 		l.ok("real-time policy", "%s is granted", wanted)

@@ -72,7 +72,14 @@ func Prepare(s *scenarios.Scenario, o Options) (*Plan, error) {
 	p.sched = o.Sched(linux.Sched{Policy: policy, Priority: m.Priority})
 	need := limits.Need{Processes: len(m.Points)}
 	for i := range m.Points {
-		need.Threads += 2 * m.Points[i].Threads
+		point := &m.Points[i]
+		need.Threads += 2 * point.Threads
+		const each = 12 // bytes: the word, and where it is
+		need.Memory += each * int64(point.Words) * int64(max(1, point.Threads))
+		need.Files += 4
+	}
+	if total := int64(linux.MemoryTotal()); total > 0 && need.Memory > total/2 {
+		return nil, refusal.Usage("%s: the words of its points would take %d MiB, more than half of this machine's %d MiB; make words or threads smaller", s.File, need.Memory>>20, total>>20)
 	}
 	if err := limits.Read().Check(need); err != nil {
 		return nil, err
@@ -245,6 +252,15 @@ func (p *Plan) start(ctx context.Context, s *scenarios.Point) (*point, error) {
 // rounds does the warm-up rounds and the measured ones.
 func (p *Plan) rounds(ctx context.Context, points []*point, number int) error {
 	m := p.scenario.Micro
+	limit := limits.Read()
+	met := limit.Events()
+	defer func() {
+		if stopped := limit.ThrottledSince(met); stopped != "" {
+			for _, pt := range points {
+				pt.out.Checks = append(pt.out.Checks, result.Check{Name: "CPU quota", Detail: stopped})
+			}
+		}
+	}()
 	one := m.WarmupRounds + m.Rounds
 	for done := range one {
 		measured, stage := done >= m.WarmupRounds, "warm-up"

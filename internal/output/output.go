@@ -17,7 +17,7 @@ import (
 	"aossim/internal/refusal"
 )
 
-// reserve is how much room a place must have, in bytes: more than a result takes.
+// reserve is how much room a place must have, in bytes: more than a result of a few runs takes.
 const reserve = 1 << 20
 
 // File is a place that was found to take a result.
@@ -53,6 +53,18 @@ func (o *File) open() (err error) {
 		return err
 	}
 	info, err := os.Stat(o.path)
+	if errors.Is(err, fs.ErrNotExist) { // a link to a file that is yet to be
+		for range 40 {
+			to, e := os.Readlink(o.path)
+			if e != nil {
+				break
+			}
+			if !filepath.IsAbs(to) {
+				to = filepath.Join(filepath.Dir(o.path), to)
+			}
+			o.path = to
+		}
+	}
 	for _, own := range []*os.File{os.Stdout, os.Stderr} {
 		if mine, e := own.Stat(); err == nil && e == nil && os.SameFile(info, mine) {
 			o.f = own
@@ -110,6 +122,10 @@ func (o *File) Discard() {
 	}
 }
 
+// Standard says whether the place is this program's own standard output, where nothing else
+// may stand then.
+func (o *File) Standard() bool { return o.f == os.Stdout }
+
 // Save writes the result and returns where it is. Where that fails after all, it goes to a
 // file in the directory for temporary ones, which it returns with the error of the first place; or, without that
 // either, nowhere, and path is "".
@@ -117,16 +133,21 @@ func (o *File) Save(write func(w io.Writer) error) (path string, err error) {
 	if err = o.save(write); err == nil {
 		return o.path, nil
 	}
-	err = fmt.Errorf("writing the result: %w; name another place with -o FILE", err)
-	other, e := os.CreateTemp("", "aossim-*.json")
-	if e != nil {
-		return "", err
+	return Elsewhere(write), fmt.Errorf("writing the result: %w; name another place with -o FILE", err)
+}
+
+// Elsewhere writes what could not be written where it was to go to a file in the directory for
+// temporary ones, and returns its name, or "".
+func Elsewhere(write func(w io.Writer) error) string {
+	other, err := os.CreateTemp("", "aossim-*.json")
+	if err != nil {
+		return ""
 	}
-	if e := errors.Join(write(other), other.Close()); e != nil {
+	if errors.Join(write(other), other.Close()) != nil {
 		os.Remove(other.Name())
-		return "", err
+		return ""
 	}
-	return other.Name(), err
+	return other.Name()
 }
 
 func (o *File) save(write func(w io.Writer) error) (err error) {
@@ -138,7 +159,8 @@ func (o *File) save(write func(w io.Writer) error) (err error) {
 		return err
 	}
 	defer os.Remove(o.f.Name())
-	if err := errors.Join(write(o.f), o.f.Chmod(0o644), o.f.Close()); err != nil {
+	// The kernel may be one that crashes.
+	if err := errors.Join(write(o.f), o.f.Chmod(0o644), o.f.Sync(), o.f.Close()); err != nil {
 		return err
 	}
 	if o.next == nil {

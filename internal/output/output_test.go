@@ -101,6 +101,16 @@ func TestSave(t *testing.T) {
 	if info, err := os.Lstat(at("link")); err != nil || info.Mode()&os.ModeSymlink == 0 {
 		t.Errorf("the link is none any more: %v", err)
 	}
+	// A link to what is not there yet makes it there.
+	if err := os.Symlink("sub/later", at("dangling")); err != nil {
+		t.Fatal(err)
+	}
+	if err := Write(at("dangling"), text("result")); err != nil || content(t, at("sub/later")) != "result" {
+		t.Errorf("a dangling link: %v", err)
+	}
+	if err := os.Remove(at("dangling")); err != nil {
+		t.Fatal(err)
+	}
 	o, err := Open(at("old"))
 	if err != nil {
 		t.Fatal(err)

@@ -76,6 +76,9 @@ func environmentTables(r *result.Result) []table {
 	} {
 		t.add(line[0], line[1])
 	}
+	if e.Image != "" {
+		t.add("image", "sha256 "+e.Image)
+	}
 	for _, limit := range e.Limits {
 		t.add("limit", limit)
 	}

@@ -33,7 +33,7 @@ func distributions(r *result.Result) (list []distribution) {
 			for j := range p.Groups {
 				for _, d := range metric.Distributions {
 					if h := d.Of(&p.Groups[j]); h.Count() > 0 && d.Unit == metric.Nanoseconds && !d.Kernel {
-						list = append(list, distribution{i, word(p.Name), word(p.Groups[j].Name), d.Key, p.BeganNS, p.DurationNS, h})
+						list = append(list, distribution{i, Word(p.Name), Word(p.Groups[j].Name), d.Key, p.BeganNS, p.DurationNS, h})
 					}
 				}
 			}
@@ -41,7 +41,7 @@ func distributions(r *result.Result) (list []distribution) {
 		for _, m := range run.Micro {
 			for _, l := range m.Latencies {
 				if l.Histogram.Count() > 0 {
-					list = append(list, distribution{i, "micro", word(m.Name), word(l.Name), m.BeganNS, m.DurationNS, l.Histogram})
+					list = append(list, distribution{i, "micro", Word(m.Name), Word(l.Name), m.BeganNS, m.DurationNS, l.Histogram})
 				}
 			}
 		}

@@ -280,13 +280,37 @@ func distinct(t *testing.T, dir, pattern string) []string {
 	return files
 }
 
+// TestUnits: a unit from a file breaks no line, and keeps its slash.
+func TestUnits(t *testing.T) {
+	r := microFixture(1)
+	r.Runs[0].Micro[0].Unit = "ns/x\nBenchmarkFake 1 1 ns/op\x1b"
+	var b bytes.Buffer
+	if err := GoBench(&b, r); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(b.String(), "\nBenchmarkFake") || strings.Contains(b.String(), "\x1b") || !strings.Contains(b.String(), " ns/x%0A") || !strings.Contains(b.String(), " waits/s ") {
+		t.Errorf("%s", &b)
+	}
+}
+
+// TestExtremeRounds: plots of values for which no axis can be made are left out.
+func TestExtremeRounds(t *testing.T) {
+	for _, rounds := range [][]float64{{1e17, 1e17, 1e17}, {-1.7e308, 1.7e308}, {0, 0, 0}, {5e-324, 5e-324}, {1e11, 1e11}, {1e300, 1}} {
+		r := microFixture(1)
+		r.Runs[0].Micro[0].Rounds = rounds
+		if err := HTML(io.Discard, r); err != nil {
+			t.Errorf("%v: %v", rounds, err)
+		}
+	}
+}
+
 // FuzzWord: a name can be had back from its word, but for bytes that the word has no use for.
 func FuzzWord(f *testing.F) {
 	for _, s := range []string{"a b", "a_b", "%5F", "電機", "\xff", "\ufffd", ""} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, name string) {
-		w := word(name)
+		w := Word(name)
 		if strings.ContainsAny(w, ",/=# \n\x1b|") {
 			t.Errorf("%q became %q", name, w)
 		}

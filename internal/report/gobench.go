@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"strings"
 
 	"golang.org/x/perf/benchfmt"
 
@@ -43,7 +44,7 @@ func GoBench(w io.Writer, r *result.Result) error {
 				if g.Subscribers == 0 {
 					continue
 				}
-				if err := line(fmt.Sprintf("%s/phase=%s/group=%s", title(r.Scenario.Name), word(p.Name), word(g.Name)), 1, groupValues(g)); err != nil {
+				if err := line(fmt.Sprintf("%s/phase=%s/group=%s", title(r.Scenario.Name), Word(p.Name), Word(g.Name)), 1, groupValues(g)); err != nil {
 					return err
 				}
 			}
@@ -51,7 +52,7 @@ func GoBench(w io.Writer, r *result.Result) error {
 		for j := range r.Runs[i].Micro {
 			m := &r.Runs[i].Micro[j]
 			for round := range m.Rounds {
-				if err := line(fmt.Sprintf("%s/point=%s", title(r.Scenario.Name), word(m.Name)), int(m.Operations), roundValues(m, round)); err != nil {
+				if err := line(fmt.Sprintf("%s/point=%s", title(r.Scenario.Name), Word(m.Name)), int(m.Operations), roundValues(m, round)); err != nil {
 					return err
 				}
 			}
@@ -71,11 +72,14 @@ func better(r *result.Result) (units []string) {
 	}
 	for _, p := range points(r) {
 		if m := metric.OfPoint(p[0]); m.Higher {
-			return append(units, string(m.Unit))
+			return append(units, unitWord(string(m.Unit)))
 		}
 	}
 	return units
 }
+
+// unitWord makes a unit one that a Go benchmark may have.
+func unitWord(unit string) string { return strings.ReplaceAll(Word(unit), "%2F", "/") }
 
 func groupValues(g metric.Group) (values []benchfmt.Value) {
 	for i := range metric.All {
@@ -94,10 +98,10 @@ func groupValues(g metric.Group) (values []benchfmt.Value) {
 }
 
 func roundValues(m *result.Micro, round int) []benchfmt.Value {
-	values := []benchfmt.Value{{Value: m.Rounds[round], Unit: m.Unit}}
+	values := []benchfmt.Value{{Value: m.Rounds[round], Unit: unitWord(m.Unit)}}
 	for _, f := range m.Figures {
 		if round < len(f.Rounds) {
-			values = append(values, benchfmt.Value{Value: f.Rounds[round], Unit: word(f.Name)})
+			values = append(values, benchfmt.Value{Value: f.Rounds[round], Unit: unitWord(f.Name)})
 		}
 	}
 	if k := m.Kernel; k != nil && k.Arms > 0 {

@@ -13,7 +13,7 @@ func HGRM(dir string, r *result.Result) error {
 		return err
 	}
 	for _, d := range distributions(r) {
-		name := fileName(".hgrm", append([]string{word(r.Scenario.Name)}, d.words()...)...)
+		name := fileName(".hgrm", append([]string{Word(r.Scenario.Name)}, d.words()...)...)
 		err := create(dir, name, func(w io.Writer) error {
 			const ticks, scale = 5, 1000 // per half distance; ns a us
 			_, err := d.HDR().PercentilesPrint(w, ticks, scale)

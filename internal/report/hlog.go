@@ -23,7 +23,7 @@ func HLog(dir string, r *result.Result) error {
 	if err := makeDir(dir); err != nil {
 		return err
 	}
-	return create(dir, fileName(".hlog", word(r.Scenario.Name)), func(w io.Writer) error {
+	return create(dir, fileName(".hlog", Word(r.Scenario.Name)), func(w io.Writer) error {
 		log := hdr.NewHistogramLogWriter(w)
 		base := started.UnixMilli()
 		log.SetBaseTime(base)

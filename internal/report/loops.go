@@ -32,7 +32,10 @@ func phaseTables(all []*row) (list []table) {
 		for _, ph := range phases {
 			published := 0.0
 			for _, r := range all {
-				if v, ok := r.value("published_per_second"); ok && r.phase == ph {
+				if r.phase != ph {
+					continue
+				}
+				if v, ok := r.value("published_per_second"); ok {
 					published += v
 				}
 			}

@@ -36,10 +36,10 @@ func Plain(text string) string {
 // hidden says whether a rune cannot be shown as it is.
 func hidden(r rune) bool { return r == '\\' || !unicode.IsPrint(r) && r != '\u00a0' }
 
-// word makes a name one that file names, tags and benchmark names take, and no other name
+// Word makes a name one that file names, tags and benchmark names take, and no other name
 // the same: a space is _, and each byte of what else is no letter, digit, mark or one of -.+
-// is % and two hexadecimal digits. Only what joins words may be none of these.
-func word(name string) string {
+// is % and two hexadecimal digits. Only what joins words is none of these.
+func Word(name string) string {
 	var out strings.Builder
 	for i := 0; i < len(name); {
 		r, n := utf8.DecodeRuneInString(name[i:])
@@ -59,11 +59,11 @@ func word(name string) string {
 	return out.String()
 }
 
-// dotless is word for where a dot joins words.
-func dotless(name string) string { return strings.ReplaceAll(word(name), ".", "%2E") }
+// dotless is Word for where a dot joins words.
+func dotless(name string) string { return strings.ReplaceAll(Word(name), ".", "%2E") }
 
 // title makes a scenario's name one that a Go benchmark may have: low-priority is
-// LowPriority. Another name that would be the same has its first byte as word writes others.
+// LowPriority. Another name that would be the same has its first byte as Word writes others.
 func title(name string) string {
 	var out strings.Builder
 	plain := name != ""
@@ -76,7 +76,7 @@ func title(name string) string {
 	if plain {
 		return out.String()
 	}
-	return "%" + fmt.Sprintf("%02X", name[:min(1, len(name))]) + word(name[min(1, len(name)):])
+	return "%" + fmt.Sprintf("%02X", name[:min(1, len(name))]) + Word(name[min(1, len(name)):])
 }
 
 // longestName is how many bytes of a file's name file systems take; Windows counts fewer.

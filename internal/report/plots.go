@@ -232,6 +232,10 @@ func behindPlot(all []*row) ([]pagePlot, error) {
 }
 
 // roundsPlot draws a micro-benchmark round by round.
+// mostDrawn is the largest value that axes can be made for: of larger ones the next number is
+// not one further.
+const mostDrawn = 1e12
+
 func roundsPlot(points [][]*result.Micro) (list []pagePlot, err error) {
 	for _, of := range points {
 		p := plot.New()
@@ -242,7 +246,9 @@ func roundsPlot(points [][]*result.Micro) (list []pagePlot, err error) {
 		for i, m := range of {
 			var xy plotter.XYs
 			for n, v := range m.Rounds {
-				xy = append(xy, plotter.XY{X: float64(n + 1), Y: v})
+				if math.Abs(v) < mostDrawn {
+					xy = append(xy, plotter.XY{X: float64(n + 1), Y: v})
+				}
 			}
 			if len(xy) < 2 {
 				continue

@@ -59,7 +59,7 @@ func (h *Histogram) full() *hdr.Histogram {
 	if err != nil {
 		panic("result: a histogram was read that cannot be read again: " + err.Error())
 	}
-	const most = 64
+	const most = 256 // of 216 KiB
 	if len(unpacked.order) == most {
 		delete(unpacked.all, unpacked.order[0])
 		unpacked.order = unpacked.order[1:]
@@ -189,22 +189,32 @@ func (h *Histogram) MarshalJSON() ([]byte, error) {
 // UnmarshalJSON reads what MarshalJSON wrote.
 func (h *Histogram) UnmarshalJSON(data []byte) error {
 	var j histogramJSON
-	if err := json.Unmarshal(data, &j); err != nil {
-		return err
+	err := json.Unmarshal(data, &j)
+	if err == nil {
+		err = geometry(j.HDR)
 	}
-	if err := geometry(j.HDR); err != nil {
-		return err
+	var decoded *hdr.Histogram
+	if err == nil {
+		if decoded, err = hdr.Decode([]byte(j.HDR)); err != nil {
+			err = fmt.Errorf("a histogram that is not HDR V2: %w", err)
+		} else if j.Overflow < 0 || j.Missed < 0 {
+			err = errors.New("a histogram with a negative count")
+		}
 	}
-	decoded, err := hdr.Decode([]byte(j.HDR))
 	if err != nil {
-		return fmt.Errorf("a histogram that is not HDR V2: %w", err)
-	}
-	if j.Overflow < 0 || j.Missed < 0 {
-		return errors.New("a histogram with a negative count")
+		return &damagedHistogram{data, err}
 	}
 	*h = Histogram{packed: j.HDR, count: decoded.TotalCount(), highest: decoded.Max(), Overflow: j.Overflow, Missed: j.Missed}
 	return nil
 }
+
+// damagedHistogram is an error about what stands in data, a part of a file.
+type damagedHistogram struct {
+	data []byte
+	err  error
+}
+
+func (e *damagedHistogram) Error() string { return e.err.Error() }
 
 // geometry refuses histograms that this program does not write, before the decoder
 // allocates what their header asks for.

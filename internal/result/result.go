@@ -420,8 +420,8 @@ func (r *Result) Encode(w io.Writer) error {
 }
 
 // MaxSize is the largest file that Load reads, in bytes; a result does not grow
-// with its duration and is far smaller.
-const MaxSize = 64 << 20
+// with its duration, and some 100 KiB with each run.
+const MaxSize = 512 << 20
 
 // Decode reads a result; name stands for it in errors.
 func Decode(name string, data []byte) (*Result, error) {
@@ -449,7 +449,7 @@ func Decode(name string, data []byte) (*Result, error) {
 }
 
 // maxPhases is how many groups and points a result may have, over all phases and runs.
-const maxPhases = 20_000
+const maxPhases = 200_000
 
 func (r *Result) phases() (n int) {
 	for i := range r.Runs {
@@ -465,7 +465,10 @@ func (r *Result) phases() (n int) {
 func place(err error, data []byte, offset int64) string {
 	var syntax *json.SyntaxError
 	var kind *json.UnmarshalTypeError
+	var histogram *damagedHistogram
 	switch {
+	case errors.As(err, &histogram):
+		offset = int64(bytes.Index(data, histogram.data))
 	case errors.As(err, &syntax):
 		offset = syntax.Offset
 	case errors.As(err, &kind):

@@ -3,6 +3,7 @@ package result
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -130,12 +131,16 @@ func TestDecodeErrors(t *testing.T) {
 	if err := sample().Encode(&whole); err != nil {
 		t.Fatal(err)
 	}
+	damaged := strings.Replace(whole.String(), "HIST", "HOST", 1)
+	line := 1 + strings.Count(damaged[:strings.Index(damaged, "HOST")], "\n")
 	for _, c := range []struct{ data, want string }{
 		{"", "f: line 1, column 1: it ends before"},
 		{whole.String()[:whole.Len()/2], "f: line "},
 		{`{"schema": "aossim.result/2"}`, `its schema is "aossim.result/2" and this program reads "aossim.result/1"`},
 		{`{"schema": "aossim.result/1",` + "\n" + `"runs": 7}`, "f: line 2, "},
-		{strings.Replace(whole.String(), "HIST", "HOST", 1), "not HDR V2"},
+		{damaged, "not HDR V2"}, {damaged, fmt.Sprintf("f: line %d, ", line-1)}, // where its object begins
+		{strings.Replace(whole.String(), `"overflow": 0`, `"overflow": -1`, 1), "negative count"},
+		{`{"schema": "aossim.result/1"}`, "no whole result"},
 		{"\x00\x01", "f: line 1"},
 	} {
 		if _, err := Decode("f", []byte(c.data)); err == nil || !strings.Contains(err.Error(), c.want) {

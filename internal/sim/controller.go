@@ -44,7 +44,7 @@ func (p *Plan) Run(ctx context.Context) (*result.Result, error) {
 		return nil, err
 	}
 	children := linux.Children(os.Getpid())
-	defer func() { linux.EndChildren(children) }()
+	defer func() { linux.EndChildren(children, endPatience) }()
 	defer linux.SetProcessAffinity(p.CPUs)
 
 	r := machine.NewResult(p.Scenario, p.Options.list(), p.Options.NoRT)
@@ -136,6 +136,8 @@ type controller struct {
 	base   []uint64 // moved, as it was when the current window began
 	counts []uint64 // what each subscriber had counted by then
 	phases []phaseTruth
+	limits *limits.Set
+	stops  []string // how the CPU quota stopped threads, by phase
 	lost   []string // what actors had been granted, and had not any more when a phase ended
 	// For progress: the time of what came before and of all, and of the windows so far.
 	before, total, done time.Duration
@@ -157,6 +159,7 @@ type phaseTruth struct {
 // run leads the actors through all windows. It returns what was measured, and an
 // error where the run broke.
 func (c *controller) run(ctx context.Context) (result.Run, error) {
+	c.limits = limits.Read()
 	err := c.start(ctx)
 	if err == nil && c.plan.Options.Mark {
 		c.tracing, err = linux.OpenTracing()
@@ -167,12 +170,12 @@ func (c *controller) run(ctx context.Context) (result.Run, error) {
 		}
 	}
 	if err == nil {
-		dog, e := startWatchdog(c.plan.highest(), c.plan.Housekeeping, c.plan.CPUs, limits.Read().ThrottleFiles(), c.kill)
+		dog, e := startWatchdog(c.plan.highest(), c.plan.Housekeeping, c.plan.CPUs, c.limits.ThrottleFiles(), c.kill)
 		if err = e; err == nil {
 			err = c.lead(ctx)
 			c.stop(ctx)
 			if dog.end() {
-				err = fmt.Errorf("the watchdog ended the run: the real-time actors of %s left ordinary threads no CPU for %s; lower work, rate or count, or leave a CPU free", c.plan.realTimeGroups(), patience*tick)
+				err = fmt.Errorf("the watchdog ended the run: the real-time actors of %s left ordinary threads no CPU for %s; lower work, rate or count, or leave a CPU free", c.plan.realTimeGroups(), dog.waited)
 			}
 		}
 	}
@@ -309,7 +312,7 @@ const (
 	joinLimit      = 10 * time.Second
 	stallLimit     = 2 * time.Second
 	interruptLimit = 300 * time.Millisecond
-	reportLimit    = 5 * time.Second // for the accounts of an interrupted run, under whatever load
+	reportLimit    = 5 * time.Second       // for the accounts of an interrupted run, under whatever load
 	notice         = 20 * time.Millisecond // from announcing a window to its start
 	grace          = 5 * time.Millisecond  // for the wakes of the last messages
 )
@@ -381,6 +384,7 @@ func (c *controller) measure(ctx context.Context, w uint32) error {
 	if err != nil {
 		return err
 	}
+	met := c.limits.Events()
 	start, began := linux.Now()+int64(notice), time.Now().Add(notice).UnixNano()
 	c.set(w, start, start+int64(length))
 	broken := c.sleep(ctx, win, length)
@@ -400,6 +404,9 @@ func (c *controller) measure(ctx context.Context, w uint32) error {
 	c.done += length
 	c.granted(w)
 	if win.Kind == measuring {
+		if stopped := c.limits.ThrottledSince(met); stopped != "" {
+			c.stops = append(c.stops, c.plan.Scenario.Phases[win.Phase]+": "+stopped)
+		}
 		truth := phaseTruth{began: began, duration: int64(c.control.windows.End.Load()) - start}
 		c.follow()
 		for i := range c.channels {

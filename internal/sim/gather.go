@@ -65,6 +65,7 @@ func (c *controller) check(run *result.Run, reports []*actorReport, dead []strin
 		arms, problems := reconcile(run.Phases)
 		check("observer", problems, "arms and failed arms as the program and as the kernel counted them are the same in every group and phase, %d arms", arms)
 	}
+	check("CPU quota", c.stops, "no control group's stopped an ordinary thread in any phase")
 	check("granted", c.lost, "every actor had its CPUs, policy and priority to the end of each phase")
 	check("checksums", some(all.Corrupt, "messages with a wrong checksum"), "all right")
 	check("lost wakes", some(all.LostWakes, "lost wakes"), "none")

@@ -281,17 +281,31 @@ func (l *loadThread) external(p eventloop.Progress) error {
 	})
 	linux.KillGroup(cmd)
 	if running {
-		<-ended
+		select {
+		case <-ended:
+		case <-time.After(endPatience): // of another user, such as sudo's
+			err = errors.Join(err, fmt.Errorf("%s, process %d, cannot be ended; end it by hand", l.command[0], cmd.Process.Pid))
+		}
 	}
-	l.programs.ended(cmd)
-	return err
+	return errors.Join(err, l.programs.ended(cmd))
 }
+
+// endPatience is how long what is killed may take to be gone.
+const endPatience = 2 * time.Second
 
 // programs are those that the threads of a process run.
 type programs struct {
 	mu      sync.Mutex
 	running []*exec.Cmd
-	term    sync.Once
+	once    sync.Once
+}
+
+// pids are the numbers of those that run; mu is held.
+func (ps *programs) pids() (list []int) {
+	for _, cmd := range ps.running {
+		list = append(list, cmd.Process.Pid)
+	}
+	return list
 }
 
 func (ps *programs) start(cmd *exec.Cmd) error {
@@ -300,14 +314,24 @@ func (ps *programs) start(cmd *exec.Cmd) error {
 		return err
 	}
 	// SIGTERM is how the kernel says that the controller died.
-	ps.term.Do(func() {
+	ps.once.Do(func() {
 		term := make(chan os.Signal, 1)
 		signal.Notify(term, linux.Terminate)
 		go func() {
 			<-term
 			ps.mu.Lock() // for good: nothing starts any more
-			linux.EndChildren(nil)
+			for _, cmd := range ps.running {
+				linux.KillGroup(cmd)
+			}
+			linux.EndChildren(nil, endPatience)
 			os.Exit(1)
+		}()
+		go func() { // orphans that end by themselves
+			for range time.Tick(100 * time.Millisecond) {
+				ps.mu.Lock()
+				linux.Reap(ps.pids())
+				ps.mu.Unlock()
+			}
 		}()
 	})
 	ps.mu.Lock()
@@ -320,11 +344,15 @@ func (ps *programs) start(cmd *exec.Cmd) error {
 }
 
 // ended ends what a program left behind, once no other is running whose it may be.
-func (ps *programs) ended(cmd *exec.Cmd) {
+func (ps *programs) ended(cmd *exec.Cmd) error {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	ps.running = slices.DeleteFunc(ps.running, func(c *exec.Cmd) bool { return c == cmd })
-	if len(ps.running) == 0 {
-		linux.EndChildren(nil)
+	if len(ps.running) > 0 {
+		return nil
 	}
+	if left := linux.EndChildren(nil, endPatience); len(left) > 0 {
+		return fmt.Errorf("processes %v, which a command left behind, cannot be ended; end them by hand", left)
+	}
+	return nil
 }

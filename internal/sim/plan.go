@@ -220,7 +220,8 @@ func scopeOf(c scenarios.Channel) linux.Scope {
 
 // histograms is how many bytes those of all subscribers take.
 func (p *Plan) histograms() uint64 {
-	return uint64(result.HistogramsSize * len(p.Scenario.Phases) * p.count(subscriber))
+	const besides = 2 // for warm-ups, and for between phases
+	return uint64(result.HistogramsSize * (len(p.Scenario.Phases) + besides) * p.count(subscriber))
 }
 
 // fits says whether the plan has room in so many bytes of memory; 0 is unknown.

@@ -112,13 +112,13 @@ func (p *Plan) admitted() error {
 		}
 	}
 	if highest := p.highest(); highest > 0 {
-		threads = append(threads, limits.Thread{Sched: above(highest)})
+		threads = append(threads, limits.Thread{Sched: limits.Above(highest)})
 	}
 	switch refused, err := limits.Try(threads...); {
 	case err == nil:
 		return nil
 	case refused == len(of):
-		return refusal.Cannot("the watchdog, which must run before all actors, %w; give no actor more than priority 98", err)
+		return refusal.Cannot("the watchdog needs %s, to run before all actors: %w", threads[refused].Sched, err)
 	case errors.Is(err, linux.ErrInvalid):
 		a := of[refused]
 		return p.Scenario.Errorf(a.Kind, a.Entry, "policy", "%s: this kernel does not take these values", err)
@@ -129,7 +129,7 @@ func (p *Plan) admitted() error {
 
 // need is what the plan takes of what may be limited.
 func (p *Plan) need() limits.Need {
-	n := limits.Need{Shared: int64(p.size()), Memory: int64(p.histograms()), Processes: len(p.Processes), Threads: len(p.Actors), Files: p.Eventfds + 4*len(p.Processes)}
+	n := limits.Need{Shared: int64(linux.SharedSize(p.size())), Memory: int64(p.histograms()), Processes: len(p.Processes), Threads: len(p.Actors), Files: p.Eventfds + 4*len(p.Processes)}
 	for _, proc := range p.Processes {
 		n.Files = max(n.Files, p.Eventfds+3*len(proc.Actors))
 	}

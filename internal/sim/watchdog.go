@@ -1,12 +1,14 @@
 package sim
 
 import (
+	"bytes"
 	"os"
 	"runtime"
 	"sync/atomic"
 	"time"
 
 	"aossim/internal/actors"
+	"aossim/internal/limits"
 	"aossim/internal/linux"
 )
 
@@ -18,6 +20,7 @@ type watchdog struct {
 	stop   atomic.Bool
 	barks  atomic.Bool
 	ended  chan struct{}
+	waited time.Duration // when it acted
 	canary atomic.Uint64
 	// Where these change, it is the control group's CPU quota that keeps the canary.
 	quotas []*quotaFile
@@ -26,7 +29,7 @@ type watchdog struct {
 type quotaFile struct {
 	*os.File
 	fd   int
-	said [256]byte // last
+	said [64]byte // last, of how often
 }
 
 // The watchdog looks every tick and acts when ordinary threads got nothing for
@@ -47,7 +50,7 @@ func startWatchdog(priority int, cpus, all []int, throttled []string, bite func(
 	for _, path := range throttled {
 		f, err := os.Open(path)
 		if err != nil {
-			return nil, err
+			continue // a kernel that does not count them
 		}
 		w.quotas = append(w.quotas, &quotaFile{File: f, fd: int(f.Fd())})
 	}
@@ -58,7 +61,7 @@ func startWatchdog(priority int, cpus, all []int, throttled []string, bite func(
 		runtime.LockOSThread()
 		var err error
 		if priority > 0 {
-			on, sched := cpus, above(priority)
+			on, sched := cpus, limits.Above(priority)
 			if sched.Policy == linux.Deadline {
 				on = all
 			}
@@ -97,15 +100,6 @@ func sleepPinned(d int64) {
 	linux.Unpin()
 }
 
-// above is what runs before actors of a priority. SCHED_DEADLINE goes before every priority
-// of SCHED_FIFO (sched(7)).
-func above(priority int) linux.Sched {
-	if priority < 99 {
-		return linux.Sched{Policy: linux.FIFO, Priority: priority + 1}
-	}
-	return linux.Sched{Policy: linux.Deadline, Runtime: 1_000_000, Deadline: int64(tick), Period: int64(tick)}
-}
-
 // highest returns the highest priority of any actor; deadline goes before all.
 func (p *Plan) highest() (highest int) {
 	for _, a := range p.Actors {
@@ -134,6 +128,7 @@ func (w *watchdog) watch(bite func()) {
 			limit = quotaPatience
 		}
 		if still++; still >= limit {
+			w.waited = time.Duration(still) * tick
 			w.barks.Store(true)
 			bite()
 			return
@@ -145,8 +140,12 @@ func (w *watchdog) watch(bite func()) {
 // system calls, as watch.
 func (w *watchdog) stopped() (changed bool) {
 	for _, f := range w.quotas {
-		var now [256]byte
-		linux.ReadAtStart(f.fd, now[:])
+		var all [1024]byte
+		linux.ReadAtStart(f.fd, all[:])
+		var now [64]byte // what else the file counts changes whoever runs
+		if at := bytes.Index(all[:], []byte("nr_throttled ")); at >= 0 {
+			copy(now[:], all[at:at+max(0, bytes.IndexByte(all[at:], '\n'))])
+		}
 		changed = changed || now != f.said
 		f.said = now
 	}

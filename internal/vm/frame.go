@@ -66,10 +66,11 @@ func send(w io.Writer, number, times int, m message) error {
 // are none. The error says that a message is not whole.
 func receive(r io.Reader) (messages []message, rest []string, err error) {
 	type assembly struct {
-		parts [][]byte
-		left  int
+		parts map[int][]byte
+		of    int
 	}
 	var all []*assembly
+	room := maxConsole // for what is unpacked, of all messages
 	lines := bufio.NewScanner(r)
 	lines.Buffer(make([]byte, 64<<10), 1<<20)
 	for lines.Scan() {
@@ -85,24 +86,30 @@ func receive(r io.Reader) (messages []message, rest []string, err error) {
 			all = append(all, nil)
 		}
 		if all[number] == nil {
-			all[number] = &assembly{make([][]byte, parts), parts}
+			all[number] = &assembly{map[int][]byte{}, parts}
 		}
-		if a := all[number]; part < len(a.parts) && a.parts[part] == nil {
+		if a := all[number]; part < a.of && a.parts[part] == nil {
 			a.parts[part] = data
-			a.left--
 		}
 	}
 	for i, a := range all {
-		if a == nil || a.left > 0 {
+		if a == nil || len(a.parts) < a.of {
 			return messages, rest, fmt.Errorf("message %d of the guest did not arrive whole", i)
 		}
-		z, err := gzip.NewReader(bytes.NewReader(bytes.Join(a.parts, nil)))
+		var whole bytes.Buffer
+		for n := range a.of {
+			whole.Write(a.parts[n])
+		}
+		z, err := gzip.NewReader(&whole)
 		if err != nil {
 			return messages, rest, err
 		}
 		var m message
 		if err := json.NewDecoder(io.LimitReader(z, maxConsole)).Decode(&m); err != nil {
 			return messages, rest, err
+		}
+		if room -= len(m.Data); room < 0 {
+			return messages, rest, errors.New("the guest sent more than any result")
 		}
 		messages = append(messages, m)
 	}

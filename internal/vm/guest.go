@@ -75,7 +75,9 @@ func guest() error {
 		file := filepath.Join("/tmp", fmt.Sprintf("output-%d", i))
 		args := make([]string, len(command))
 		for j, a := range command {
-			args[j] = strings.ReplaceAll(a, output, file)
+			if args[j] = a; a == output {
+				args[j] = file
+			}
 		}
 		code, err := linux.RunAsInit("/init", args, file+".out")
 		if err != nil {

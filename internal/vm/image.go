@@ -14,7 +14,6 @@ import (
 	"io"
 	"os"
 	"path"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -54,12 +53,16 @@ func openKernel(ctx context.Context, name, dir string) (*kernel, error) {
 			return nil, err
 		}
 		// A name of its own: two builds of one tree have packages of one name.
-		out, err := os.CreateTemp(dir, strings.TrimSuffix(filepath.Base(name), ".deb")+"-*.vmlinuz")
+		out, err := os.CreateTemp(dir, "*.vmlinuz")
 		if err != nil {
 			return nil, err
 		}
 		image := out.Name()
-		if err := errors.Join(unpack(interruptible{ctx, f}, out), out.Close()); err != nil {
+		err = errors.Join(unpack(interruptible{ctx, f}, out), out.Close())
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("%s: interrupted while it was unpacked", name)
+		}
+		if err != nil {
 			return nil, refusal.Usage("no kernel to boot: %s: %w", name, err)
 		}
 		k, err := openKernel(ctx, image, dir)

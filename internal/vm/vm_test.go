@@ -6,8 +6,10 @@ import (
 	"compress/gzip"
 	"context"
 	"debug/elf"
+	"encoding/base64"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -77,6 +79,33 @@ func TestOutputs(t *testing.T) {
 		if done != c.done || (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) || len(list) != c.commands {
 			t.Errorf("%s: %v, %t, %v", name, list, done, err)
 		}
+	}
+}
+
+// TestGreedyGuest: what a guest sends takes no more memory than a result could.
+func TestGreedyGuest(t *testing.T) {
+	var sent bytes.Buffer
+	part := []byte("x")
+	for n := range maxMessages - 1 { // each says that it has very many parts
+		fmt.Fprintf(&sent, "%s %d 0 %d %08x %s\n", frameMark, n, maxParts-1, crc32.ChecksumIEEE(part), base64.StdEncoding.EncodeToString(part))
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	if _, _, err := receive(&sent); err == nil {
+		t.Error("parts that never came were not missed")
+	}
+	runtime.ReadMemStats(&after)
+	if took := after.TotalAlloc - before.TotalAlloc; took > 100<<20 {
+		t.Errorf("%d MiB for parts that never came", took>>20)
+	}
+	zeros := make([]byte, maxConsole/3)
+	for n := range 4 {
+		if err := send(&sent, n, 1, message{Kind: kindOutput, Data: zeros}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, _, err := receive(&sent); err == nil || !strings.Contains(err.Error(), "more than any result") {
+		t.Errorf("four messages of %d MiB: %v", len(zeros)>>20, err)
 	}
 }
 
