@@ -19,6 +19,8 @@ import (
 	"time"
 	"unsafe"
 
+	"golang.org/x/sys/unix"
+
 	"aossim/internal/actors"
 	"aossim/internal/linux"
 	"aossim/internal/linux/linuxtest"
@@ -174,6 +176,40 @@ func TestFaults(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	toWorker := func(change func(thread int) error) func(a *actor) { // to the first worker's thread, from outside
+		return func(a *actor) {
+			w := a.work.(*threads).workers[0]
+			var thread atomic.Int64
+			do := w.do
+			w.do = func(end int64) error { thread.Store(int64(linux.ThreadID())); return do(end) }
+			if _, err := a.do(command{Do: doRound}); err != nil {
+				t.Error(err)
+			}
+			if err := change(int(thread.Load())); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	cpus, err := linux.Affinity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(runtime.NumCPU() + 4)) // as its process has it: pinned threads keep theirs
+	fault("hash", checkGranted, toWorker(func(thread int) error {
+		return unix.SchedSetAttr(thread, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_BATCH}, 0)
+	}))
+	if len(cpus) > 1 {
+		fault("hash", checkCPU, toWorker(func(thread int) error {
+			was, err := linux.AffinityOf(thread)
+			var set unix.CPUSet
+			for _, c := range cpus {
+				if !slices.Contains(was, c) {
+					set.Set(c)
+				}
+			}
+			return errors.Join(err, unix.SchedSetaffinity(thread, &set))
+		}))
+	}
 	fault("timeout", checkResults, func(a *actor) { a.work.(*timeouts).word.Store(1) }) // each wait mismatches
 	unaligned := func(words []*atomic.Uint32) {                                         // a wait on it is refused
 		words[0] = (*atomic.Uint32)(unsafe.Add(unsafe.Pointer(words[0]), 1))

@@ -18,7 +18,7 @@ const mismatched = 1234
 // threads are workloads of several threads that wait by futex(2). Threads stay from round to
 // round; what begins and ends a round goes through channels.
 type threads struct {
-	*scenarios.Point
+	place
 	mem     []byte
 	workers []*worker
 }
@@ -27,6 +27,7 @@ type threads struct {
 type worker struct {
 	*threads
 	number   int
+	cpu      int // where it is to run
 	words    []*atomic.Uint32
 	start    chan int64 // when to begin, ns; closed at the end
 	done     chan error
@@ -44,13 +45,13 @@ func newThreads(m place, size, members int, prepare func(t *worker)) (*threads, 
 			return nil, fmt.Errorf("a private futex hash of %d buckets (prctl(PR_FUTEX_HASH)): %w; it takes Linux 6.16 and CONFIG_FUTEX_PRIVATE_HASH, leave buckets out", m.Buckets, err)
 		}
 	}
-	w := &threads{Point: m.Point}
+	w := &threads{place: m}
 	var err error
 	if w.mem, err = mapWords(m.Point, size); err != nil {
 		return nil, err
 	}
 	for i := range m.Threads {
-		t := &worker{threads: w, number: i, start: make(chan int64), done: make(chan error), found: problems{}}
+		t := &worker{threads: w, number: i, cpu: m.cpus[members*i%len(m.cpus)], start: make(chan int64), done: make(chan error), found: problems{}}
 		w.workers = append(w.workers, t)
 		prepare(t)
 		err := m.goOn(members*i, func() error {
@@ -117,17 +118,20 @@ func (w *threads) round(p problems) (m measured, err error) {
 
 // run is a worker's part of a round.
 func (t *worker) run(begin int64) error {
-	cpu := linux.CPU()
 	linux.Pin()
-	defer linux.Unpin()
 	t.ops = 0
 	for linux.Now() < begin {
 	}
 	start := linux.Now()
 	err := t.do(start + int64(t.Runtime))
 	t.duration = linux.Now() - start
-	if now := linux.CPU(); now != cpu {
-		t.found.add(checkCPU, "it moved from CPU %d to %d", cpu, now)
+	cpu := linux.CPU()
+	linux.Unpin()
+	if cpu != t.cpu {
+		t.found.add(checkCPU, "it was to run on CPU %d and ran on %d", t.cpu, cpu)
+	}
+	if got, e := linux.GetSched(); e == nil && (got.Policy != t.sched.Policy || got.Priority != t.sched.Priority) {
+		t.found.add(checkGranted, "it was to have %s and has %s now", t.sched, got)
 	}
 	return err
 }

@@ -49,26 +49,41 @@ func distributions(r *result.Result) (list []distribution) {
 	return list
 }
 
-// makeDir makes a directory for files of a report.
-func makeDir(dir string) error {
+// file is one of a report.
+type file struct {
+	name  string
+	write func(w io.Writer) error
+}
+
+// create makes files in a directory, and it, all of them whole or none.
+func create(dir string, files ...file) (err error) {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return refusal.Usage("the report cannot be written: %w; name another directory", err)
 	}
+	var made []string
+	defer func() {
+		if err != nil {
+			for _, name := range made {
+				os.Remove(name)
+			}
+			err = fmt.Errorf("writing %s: %w", dir, err)
+		}
+	}()
+	for _, file := range files {
+		f, err := os.CreateTemp(dir, ".aossim-*")
+		if err != nil {
+			return err
+		}
+		made = append(made, f.Name())
+		w := bufio.NewWriter(f)
+		if err := errors.Join(file.write(w), w.Flush(), f.Chmod(0o644), f.Close()); err != nil {
+			return err
+		}
+	}
+	for i, file := range files {
+		if err := os.Rename(made[i], filepath.Join(dir, file.name)); err != nil {
+			return err
+		}
+	}
 	return nil
-}
-
-// create makes a file in dir, which is there, whole or not at all.
-func create(dir, name string, write func(w io.Writer) error) error {
-	f, err := os.CreateTemp(dir, ".aossim-*")
-	if err != nil {
-		return err
-	}
-	w := bufio.NewWriter(f)
-	if err = errors.Join(write(w), w.Flush(), f.Chmod(0o644), f.Close()); err == nil {
-		err = os.Rename(f.Name(), filepath.Join(dir, name))
-	}
-	if err != nil {
-		os.Remove(f.Name())
-	}
-	return err
 }

@@ -2,26 +2,16 @@ package report
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"io"
-	"maps"
-	"math"
-	"math/rand/v2"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
-	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
-	"unicode"
 
 	hdr "github.com/HdrHistogram/hdrhistogram-go"
 	"golang.org/x/perf/benchfmt"
@@ -101,6 +91,21 @@ func TestHGRM(t *testing.T) {
 	}
 	if got, _ := strconv.ParseFloat(half[1], 64); got < float64(want)/1000*0.998 || got > float64(want)/1000*1.002 {
 		t.Errorf("median %g us, want %d ns", got, want)
+	}
+}
+
+// TestCreate: of several files all are there, or none and nothing else.
+func TestCreate(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new")
+	good := file{"good", func(w io.Writer) error { _, err := io.WriteString(w, "x"); return err }}
+	if err := create(dir, good, file{"bad", func(io.Writer) error { return errors.New("no room") }}); err == nil || !strings.Contains(err.Error(), dir) {
+		t.Errorf("got %v", err)
+	}
+	if left := distinct(t, dir, ".*"); len(left)+len(distinct(t, dir, "*")) > 0 {
+		t.Errorf("left %q", left)
+	}
+	if err := create(dir, good); err != nil || len(distinct(t, dir, "*")) != 1 {
+		t.Errorf("%v", err)
 	}
 }
 
@@ -197,140 +202,13 @@ func TestHLogTimes(t *testing.T) {
 	}
 }
 
-// TestNames: what is called differently has different names in every format, and nothing that
-// moves a cursor or breaks a line gets through.
-func TestNames(t *testing.T) {
-	names := []string{"電機", "感知", "a b", "a_b", "a\tb", "a\\tb", "m#1", "m%1", "m\\#1", "m%231", "a/b", "a,b", "a.b", "a-1", "a", "A", "", " a", "é", "e\u0301",
-		"\x1b[2Ja", "a\x00b", "a\nok 1 b", "\xff", "\ufffd", "\u202eb", "|", "x,rearm", strings.Repeat("長", 300), strings.Repeat("長", 301)}
-	r := fixture(1)
-	first := r.Runs[0].Phases[0]
-	first.BeganNS = 1
-	r.Runs[0].Phases, r.Runs[0].Checks = nil, nil
-	for _, n := range names {
-		p := first
-		p.Name, p.Groups = n, nil
-		for _, m := range names {
-			g := first.Groups[0]
-			g.Name = m
-			p.Groups = append(p.Groups, g)
-		}
-		r.Runs[0].Phases = append(r.Runs[0].Phases, p)
-		r.Runs[0].Checks = append(r.Runs[0].Checks, result.Check{Name: n, Pass: true, Detail: n})
-	}
-	r.Started = "2026-11-30T12:00:00Z"
-	dir := t.TempDir()
-	if err := errors.Join(HGRM(dir, r), HLog(dir, r)); err != nil {
-		t.Fatal(err)
-	}
-	pairs := len(names) * len(names)
-	files, err := filepath.Glob(filepath.Join(dir, "*,rearm.hgrm"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	long, err := filepath.Glob(filepath.Join(dir, "*,,*.hgrm")) // with a checksum
-	if err != nil {
-		t.Fatal(err)
-	}
-	if all := len(distributions(r)); len(files)+len(long) < pairs || len(distinct(t, dir, "*.hgrm")) != all {
-		t.Errorf("%d files of %d distributions, %d and %d of re-arms", len(distinct(t, dir, "*.hgrm")), all, len(files), len(long))
-	}
-	log, err := os.ReadFile(filepath.Join(dir, "fixture.hlog"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var bench, ktap, text bytes.Buffer
-	if err := errors.Join(GoBench(&bench, r), KTAP(&ktap, r), Text(&text, r)); err != nil {
-		t.Fatal(err)
-	}
-	var md bytes.Buffer
-	c, err := compare.Compare([]*result.Result{r}, []*result.Result{r}, nil, compare.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := ComparisonMarkdown(&md, c); err != nil {
-		t.Fatal(err)
-	}
-	for format, found := range map[string]struct {
-		text, one string
-		want      int
-	}{
-		"hlog": {string(log), `(?m)^(Tag=run1/[^/,]*/[^/,]*/rearm),`, pairs}, "gobench": {bench.String(), `(?m)^(Benchmark\S+) 1 `, pairs},
-		"KTAP values": {ktap.String(), ` (\S*\.arms)=`, pairs}, "KTAP tests": {ktap.String(), `(?m)^  ok \d+ (.*) # detail=`, len(names)},
-		"Markdown": {md.String(), `(?m)^\| ((?:[^|]|\\\|)*re-arm p50(?:[^|]|\\\|)*) \|`, pairs}, "text": {text.String(), `(?m)^ok(.*)$`, len(names)},
-	} {
-		seen := map[string]bool{}
-		for _, m := range regexp.MustCompile(found.one).FindAllStringSubmatch(found.text, -1) {
-			seen[m[1]] = true
-		}
-		if len(seen) != found.want {
-			t.Errorf("%s: %d names, want %d: %.400s", format, len(seen), found.want, found.text)
-		}
-		if at := strings.IndexFunc(found.text, func(r rune) bool { return r != '\n' && hidden(r) && r != '\\' }); at >= 0 {
-			t.Errorf("%s: %q", format, found.text[max(0, at-40):min(len(found.text), at+40)])
-		}
-	}
-}
-
-func distinct(t *testing.T, dir, pattern string) []string {
-	t.Helper()
-	files, err := filepath.Glob(filepath.Join(dir, pattern))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return files
-}
-
-// TestUnits: a unit from a file breaks no line, and keeps its slash.
-func TestUnits(t *testing.T) {
-	r := microFixture(1)
-	r.Runs[0].Micro[0].Unit = "ns/x\nBenchmarkFake 1 1 ns/op\x1b"
-	var b bytes.Buffer
-	if err := GoBench(&b, r); err != nil {
-		t.Fatal(err)
-	}
-	if strings.Contains(b.String(), "\nBenchmarkFake") || strings.Contains(b.String(), "\x1b") || !strings.Contains(b.String(), " ns/x%0A") || !strings.Contains(b.String(), " waits/s ") {
-		t.Errorf("%s", &b)
-	}
-}
-
-// TestExtremeRounds: plots of values for which no axis can be made are left out.
-func TestExtremeRounds(t *testing.T) {
-	for _, rounds := range [][]float64{{1e17, 1e17, 1e17}, {-1.7e308, 1.7e308}, {0, 0, 0}, {5e-324, 5e-324}, {1e11, 1e11}, {1e300, 1}} {
-		r := microFixture(1)
-		r.Runs[0].Micro[0].Rounds = rounds
-		if err := HTML(io.Discard, r); err != nil {
-			t.Errorf("%v: %v", rounds, err)
-		}
-	}
-}
-
-// FuzzWord: a name can be had back from its word, but for bytes that the word has no use for.
-func FuzzWord(f *testing.F) {
-	for _, s := range []string{"a b", "a_b", "%5F", "電機", "\xff", "\ufffd", ""} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, name string) {
-		w := Word(name)
-		if strings.ContainsAny(w, ",/=# \n\x1b|") {
-			t.Errorf("%q became %q", name, w)
-		}
-		back, err := url.PathUnescape(strings.ReplaceAll(w, "_", "%20"))
-		if err != nil || back != name {
-			t.Errorf("%q became %q and %q, %v", name, w, back, err)
-		}
-		if hidden := strings.IndexFunc(Plain(name), func(r rune) bool { return !unicode.IsPrint(r) && r != '\u00a0' }); hidden >= 0 {
-			t.Errorf("%q is shown as %q", name, Plain(name))
-		}
-	})
-}
-
 // TestGoBench: benchstat takes the lines for what they are.
 func TestGoBench(t *testing.T) {
 	dir := t.TempDir()
 	after := microFixture(1.3) // of another kernel
 	after.Environment.KernelRelease, after.Environment.KernelVersion = "7.1", "#2 SMP"
 	for name, r := range map[string]*result.Result{"old.txt": microFixture(1), "new.txt": after} {
-		if err := create(dir, name, func(w io.Writer) error { return GoBench(w, r) }); err != nil {
+		if err := create(dir, file{name, func(w io.Writer) error { return GoBench(w, r) }}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -439,183 +317,6 @@ func TestKTAP(t *testing.T) {
 				t.Errorf("what is missing is not skipped: %s", &b)
 			}
 		})
-	}
-}
-
-// shows writes a result in every way there is.
-func shows(t *testing.T, r *result.Result) {
-	t.Helper()
-	for _, err := range []error{
-		Text(io.Discard, r), Summary(io.Discard, r), KTAP(io.Discard, r), GoBench(io.Discard, r), HGRM(t.TempDir(), r), HTML(io.Discard, r, r),
-	} {
-		if err != nil {
-			t.Error(err)
-		}
-	}
-	_ = HLog(t.TempDir(), r) // refuses what has no start
-	if c, err := compare.Compare([]*result.Result{r}, []*result.Result{r}, []*result.Result{r}, compare.Options{}); err == nil {
-		if err := Comparison(io.Discard, c); err != nil {
-			t.Error(err)
-		}
-		_ = ComparisonMarkdown(io.Discard, c)
-	}
-	if n, err := compare.CompareNull([]*result.Result{r}, compare.Options{}); err == nil {
-		_ = Null(io.Discard, "x", n)
-	}
-}
-
-// TestDamaged: a file in which any one value is another one, of any kind, is refused or
-// shown, and nothing panics.
-func TestDamaged(t *testing.T) {
-	for _, r := range []*result.Result{fixture(1), microFixture(1)} {
-		var b bytes.Buffer
-		if err := r.Encode(&b); err != nil {
-			t.Fatal(err)
-		}
-		var tree any
-		if err := json.Unmarshal(b.Bytes(), &tree); err != nil {
-			t.Fatal(err)
-		}
-		tried := 0
-		try := func() {
-			data, err := json.Marshal(tree)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if r, err := result.Decode("r", data); err == nil {
-				tried++
-				shows(t, r)
-			}
-		}
-		damage := []any{nil, -1.0, "", []any{}, map[string]any{}}
-		var walk func(v any)
-		walk = func(v any) {
-			switch v := v.(type) {
-			case map[string]any:
-				for key, was := range v {
-					if key == "eagain_over_time" || key == "environment" {
-						continue
-					}
-					for _, d := range damage {
-						v[key] = d
-						try()
-					}
-					v[key] = was
-					walk(was)
-				}
-			case []any:
-				for i, was := range v {
-					v[i] = nil
-					try()
-					v[i] = was
-					walk(was)
-				}
-			}
-		}
-		walk(tree)
-		if tried < 50 {
-			t.Errorf("only %d damaged files were taken", tried)
-		}
-	}
-}
-
-// TestManyDamaged damages real results in a few places each and has them refused or shown in
-// every way; AOSSIM_TEST_DAMAGED says how many, beginning with number AOSSIM_TEST_DAMAGED_FIRST.
-func TestManyDamaged(t *testing.T) {
-	var originals [][]byte
-	for _, name := range []string{"load", "waits", "scalar", "eagain"} {
-		data, err := os.ReadFile(filepath.Join("testdata", "8240770", name+".json"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		originals = append(originals, data)
-	}
-	number := func(name string, otherwise uint64) uint64 {
-		if n, err := strconv.ParseUint(os.Getenv(name), 10, 64); err == nil {
-			return n
-		}
-		return otherwise
-	}
-	first, n := number("AOSSIM_TEST_DAMAGED_FIRST", 0), number("AOSSIM_TEST_DAMAGED", 100)
-	var next, shown atomic.Uint64
-	var all sync.WaitGroup
-	for range runtime.NumCPU() {
-		all.Go(func() {
-			for i := first + next.Add(1) - 1; i < first+n; i = first + next.Add(1) - 1 {
-				r := rand.New(rand.NewPCG(i, 1))
-				var tree any
-				if err := json.Unmarshal(originals[r.IntN(len(originals))], &tree); err != nil {
-					t.Error(err)
-					return
-				}
-				for range 1 + r.IntN(5) {
-					damage(r, tree)
-				}
-				data, err := json.Marshal(tree)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				if result, err := result.Decode("r", data); err == nil {
-					shown.Add(1)
-					shows(t, result)
-				}
-				if t.Failed() {
-					t.Errorf("number %d", i)
-					return
-				}
-			}
-		})
-	}
-	all.Wait()
-	if shown.Load() < n/4 {
-		t.Errorf("only %d of %d were shown", shown.Load(), n)
-	}
-	t.Logf("%d of %d damaged results were shown, the others refused", shown.Load(), n)
-}
-
-// damage makes one value of a tree another one, or leaves it out or doubles it.
-func damage(r *rand.Rand, tree any) {
-	for at := tree; ; {
-		var next any
-		var set func(v any)
-		switch v := at.(type) {
-		case map[string]any:
-			keys := slices.Sorted(maps.Keys(v))
-			if len(keys) == 0 {
-				return
-			}
-			key := keys[r.IntN(len(keys))]
-			next, set = v[key], func(to any) { v[key] = to }
-			if r.IntN(20) == 0 {
-				delete(v, key)
-				return
-			}
-		case []any:
-			if len(v) == 0 {
-				return
-			}
-			i := r.IntN(len(v))
-			next, set = v[i], func(to any) { v[i] = to }
-		default:
-			return
-		}
-		if r.IntN(60) == 0 || next == nil {
-			values := []any{nil, -1, 0, 1e300, -1e300, math.MaxInt64, 0.5, "", "\x1b[2J|\n#", []any{}, map[string]any{}, true, []any{next, next, next}, strings.Repeat("x", 3000)}
-			set(values[r.IntN(len(values))])
-			return
-		}
-		switch v := next.(type) {
-		case float64:
-			set(max(-1e300, min(1e300, v*[]float64{0, -1, 1e-3, 1e3, 1e9, 1e18}[r.IntN(6)])))
-			return
-		case string, bool:
-			if _, word := v.(string); word {
-				set([]any{"", "a b", "a_b", "\x1b[2J|\n#"}[r.IntN(4)])
-			}
-			return
-		}
-		at = next
 	}
 }
 

@@ -9,19 +9,14 @@ import (
 // HGRM writes the percentile distribution of every latency, in us, to a file of its own in
 // dir, as HdrHistogram's plotter reads it.
 func HGRM(dir string, r *result.Result) error {
-	if err := makeDir(dir); err != nil {
-		return err
-	}
+	var files []file
 	for _, d := range distributions(r) {
 		name := fileName(".hgrm", append([]string{Word(r.Scenario.Name)}, d.words()...)...)
-		err := create(dir, name, func(w io.Writer) error {
+		files = append(files, file{name, func(w io.Writer) error {
 			const ticks, scale = 5, 1000 // per half distance; ns a us
 			_, err := d.HDR().PercentilesPrint(w, ticks, scale)
 			return err
-		})
-		if err != nil {
-			return err
-		}
+		}})
 	}
-	return nil
+	return create(dir, files...)
 }

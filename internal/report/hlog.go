@@ -20,10 +20,7 @@ func HLog(dir string, r *result.Result) error {
 	if err != nil {
 		return fmt.Errorf("the result's start, %q, is no time: %w", r.Started, err)
 	}
-	if err := makeDir(dir); err != nil {
-		return err
-	}
-	return create(dir, fileName(".hlog", Word(r.Scenario.Name)), func(w io.Writer) error {
+	return create(dir, file{fileName(".hlog", Word(r.Scenario.Name)), func(w io.Writer) error {
 		log := hdr.NewHistogramLogWriter(w)
 		base := started.UnixMilli()
 		log.SetBaseTime(base)
@@ -50,5 +47,5 @@ func HLog(dir string, r *result.Result) error {
 			}
 		}
 		return nil
-	})
+	}})
 }
