@@ -104,7 +104,7 @@ func child(role string) {
 			panic(err)
 		}
 		step()
-		linux.UnmapShared(mem)
+		linux.Unmap(mem)
 		step()
 	}
 }
@@ -141,7 +141,7 @@ func killAt(t *testing.T, role string, n int) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer linux.UnmapShared(mem)
+	defer linux.Unmap(mem)
 	ch := created(t, mem, deathConfig)
 	self := linux.ProcessIdentity(os.Getpid())
 	other, _, err := ch.Claim(1, self, linux.ProcessAlive)

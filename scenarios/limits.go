@@ -57,7 +57,7 @@ func (s *Scenario) gates(lines map[string]Share) error {
 	s.Gates = map[string]float64{}
 	for _, name := range slices.Sorted(maps.Keys(lines)) {
 		if !s.gated(name) {
-			return s.nameErrorf("compare", name, "no such metric; there are %s and GROUP.kmalloc, of a micro-benchmark POINT and POINT.kmalloc", metric.Keys())
+			return s.nameErrorf("compare", name, "no such metric; there are %s and GROUP.kmalloc, of a micro-benchmark POINT, POINT.instructions and POINT.kmalloc", metric.Keys())
 		}
 		if lines[name] == 0 {
 			return s.Errorf("compare", 0, name, "a gate of 0 would let chance through; leave it out for 5%%")
@@ -71,7 +71,8 @@ func (s *Scenario) gates(lines map[string]Share) error {
 func (s *Scenario) gated(name string) bool {
 	owner := strings.TrimSuffix(name, ".kmalloc")
 	if s.Micro != nil {
-		return slices.ContainsFunc(s.Micro.Points, func(p Point) bool { return p.Name == owner || p.Name == name })
+		counted := strings.TrimSuffix(name, ".instructions")
+		return slices.ContainsFunc(s.Micro.Points, func(p Point) bool { return p.Name == name || p.Name == owner || p.Name == counted })
 	}
 	group, _, ok := metric.Find(name)
 	return ok && slices.Contains(s.groups(), group) || owner != name && slices.Contains(s.groups(), owner)

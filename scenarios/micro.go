@@ -45,6 +45,24 @@ type Point struct {
 // Private says whether the point's words belong to this process only.
 func (p *Point) Private() bool { return p.Futex == PrivateWord }
 
+// OneThread says whether one thread does all that the point does.
+func (p *Point) OneThread() bool { return p.Threads <= 1 && !WorkloadNamed(p.Workload).Partners }
+
+// InVirtualTime gives the point the sizes of its workload's Virtual, where it has those of its Defaults.
+func (p *Point) InVirtualTime() {
+	w := WorkloadNamed(p.Workload)
+	instead(&p.Cycles, w.Defaults.Cycles, w.Virtual.Cycles)
+	instead(&p.Waits, w.Defaults.Waits, w.Virtual.Waits)
+	instead(&p.Runtime, w.Defaults.Runtime, w.Virtual.Runtime)
+}
+
+func instead[T comparable](v *T, usual, other T) {
+	var none T
+	if *v == usual && other != none {
+		*v = other
+	}
+}
+
 // Limits of micro-benchmarks.
 const (
 	maxRounds  = 100_000
@@ -58,36 +76,41 @@ const defaultRounds, defaultWarmupRounds, defaultSpread = 15, 3, Duration(100 * 
 
 // Workload is what a point can do. What its rounds do is in internal/micro, a file a workload.
 type Workload struct {
-	Name     string
-	Means    string // in the documentation: what a round does
-	Unit     string // of a round's figure
-	Defaults Point
+	Name  string
+	Means string // in the documentation: what a round does
+	Unit  string // of a round's figure, in real time
+	// Operation is the word for what the figure is of, in other units.
+	Operation string
+	Defaults  Point
+	// Virtual has sizes of a round in virtual time, instead of those of Defaults: some fifty million
+	// instructions, so that a tick more or less does not show, and nobody waits for more.
+	Virtual Point
 	// Keys are those that it takes, besides name, workload and futex.
 	Keys []string
 	// Ring: one thread arms on an io_uring, and can be observed.
 	Ring bool
-	// Threads: it has threads of its own, each on a CPU.
-	Threads bool
+	// Threads: it has threads of its own, each on a CPU; Partners: and each of those another one.
+	Threads, Partners bool
 	// Requests is how many a cycle has on the ring at once.
 	Requests func(p *Point) int
 }
 
 // Workloads are all there are.
 var Workloads = []Workload{
-	{Name: "scalar", Means: "`cycles` of `words` FUTEX_WAIT and the FUTEX_WAKEs that wake them, one `io_uring_enter` a cycle", Unit: "ns/pair", Ring: true,
-		Defaults: Point{Entries: 64, Cycles: 512, Words: 32}, Keys: []string{"ring_flags", "entries", "cycles", "words"},
+	{Name: "scalar", Means: "`cycles` of `words` FUTEX_WAIT and the FUTEX_WAKEs that wake them, one `io_uring_enter` a cycle", Unit: "ns/pair", Operation: "pair", Ring: true,
+		Defaults: Point{Entries: 64, Cycles: 512, Words: 32}, Virtual: Point{Cycles: 1024}, Keys: []string{"ring_flags", "entries", "cycles", "words"},
 		Requests: func(p *Point) int { return 2 * p.Words }},
-	{Name: "waitv", Means: "`cycles` of `vectors` FUTEX_WAITV of `width` words, `element` of each woken", Unit: "ns/pair", Ring: true,
-		Defaults: Point{Entries: 64, Cycles: 512, Vectors: 8, Width: 8, Element: 3}, Keys: []string{"ring_flags", "entries", "cycles", "vectors", "width", "element"},
+	{Name: "waitv", Means: "`cycles` of `vectors` FUTEX_WAITV of `width` words, `element` of each woken", Unit: "ns/pair", Operation: "pair", Ring: true,
+		Defaults: Point{Entries: 64, Cycles: 512, Vectors: 8, Width: 8, Element: 3}, Virtual: Point{Cycles: 1024}, Keys: []string{"ring_flags", "entries", "cycles", "vectors", "width", "element"},
 		Requests: func(p *Point) int { return 2 * p.Vectors }},
-	{Name: "eagain", Means: "`waits` that fail, `batch` an `io_uring_enter`", Unit: "ns/wait", Ring: true,
-		Defaults: Point{Entries: 64, Waits: 100_000, Batch: 1}, Keys: []string{"ring_flags", "entries", "waits", "batch"},
+	{Name: "eagain", Means: "`waits` that fail, `batch` an `io_uring_enter`", Unit: "ns/wait", Operation: "wait", Ring: true,
+		Defaults: Point{Entries: 64, Waits: 100_000, Batch: 1}, Virtual: Point{Waits: 30_000}, Keys: []string{"ring_flags", "entries", "waits", "batch"},
 		Requests: func(p *Point) int { return p.Batch }},
-	{Name: "timeout", Means: "futex(2) waits that time out after `timeout`", Unit: "ns/wait",
-		Defaults: Point{Waits: 20_000, Timeout: Duration(100 * time.Microsecond)}, Keys: []string{"waits", "timeout"}},
-	{Name: "hash", Means: "what `perf bench futex hash` does", Unit: "ops/s/thread", Threads: true,
-		Defaults: Point{Threads: 1, Words: 1024, Runtime: Duration(200 * time.Millisecond), Buckets: DefaultBuckets}, Keys: []string{"threads", "words", "runtime", "buckets"}},
-	{Name: "mismatch", Means: "futex(2) waits of `threads`, a share `mismatching`, the others woken by a partner", Unit: "ops/s/thread", Threads: true,
+	{Name: "timeout", Means: "futex(2) waits that time out after `timeout`", Unit: "ns/wait", Operation: "wait",
+		Defaults: Point{Waits: 20_000, Timeout: Duration(100 * time.Microsecond)}, Virtual: Point{Waits: 10_000}, Keys: []string{"waits", "timeout"}},
+	{Name: "hash", Means: "what `perf bench futex hash` does", Unit: "ops/s/thread", Operation: "wait", Threads: true,
+		Defaults: Point{Threads: 1, Words: 1024, Runtime: Duration(200 * time.Millisecond), Buckets: DefaultBuckets}, Virtual: Point{Runtime: Duration(100 * time.Millisecond)}, Keys: []string{"threads", "words", "runtime", "buckets"}},
+	{Name: "mismatch", Means: "futex(2) waits of `threads`, a share `mismatching`, the others woken by a partner", Unit: "ops/s/thread", Operation: "wait", Threads: true, Partners: true,
 		Defaults: Point{Threads: 1, Words: 64, Runtime: Duration(200 * time.Millisecond), Mismatching: 0.5, Buckets: DefaultBuckets},
 		Keys:     []string{"threads", "words", "runtime", "mismatching", "buckets"}},
 }

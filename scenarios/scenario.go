@@ -38,7 +38,7 @@ type Scenario struct {
 	Expect      []Threshold
 	Micro       *Micro // of kind "micro": nothing else but name, description and Gates is set then
 	// Gates are the changes that matter to a comparison, as fractions, by metric as in
-	// [expect], or GROUP.kmalloc; of a micro-benchmark POINT or POINT.kmalloc.
+	// [expect], or GROUP.kmalloc; of a micro-benchmark POINT, POINT.instructions or POINT.kmalloc.
 	Gates map[string]float64
 
 	File string // as it was named

@@ -18,7 +18,7 @@ type compareCommand struct {
 	Results  []string `arg:"" optional:"" name:"result" help:"BEFORE.json AFTER.json [BEFORE2.json]."`
 	Before   []string `placeholder:"FILE" sep:"none" help:"A result from before; may be given again, the second half counts as before again."`
 	After    []string `placeholder:"FILE" sep:"none" help:"A result from after; may be given again."`
-	Gate     string   `default:"5%" help:"The change that matters, unless the scenario's [compare] has one for the metric."`
+	Gate     string   `help:"The change that matters, unless the scenario's [compare] has one for the metric; 5% unless given, of instructions 0.5%."`
 	Bisect   bool     `help:"Exit as git bisect run wants: 0 good, 1 bad, 125 for all else."`
 	JSON     bool     `name:"json" help:"Write JSON."`
 	Markdown bool     `help:"Write a table for a mail."`
@@ -113,8 +113,11 @@ func distinct(results []*result.Result, paths []string) error {
 	return nil
 }
 
-// parseGate reads --gate.
+// parseGate reads --gate; it is 0 where none is given.
 func parseGate(text string) (float64, error) {
+	if text == "" {
+		return 0, nil
+	}
 	var share scenarios.Share
 	if err := share.UnmarshalText([]byte(text)); err != nil {
 		return 0, refusal.Usage("--gate: %w", err)

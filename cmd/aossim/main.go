@@ -254,7 +254,10 @@ func (c *checkCommand) Run(env *environment) error {
 		return refusal.Usage("--priority %d is not within 1..99", c.Priority)
 	}
 	found := check.Run(c.Priority)
-	if !found.Fit() {
+	switch {
+	case !found.Log.Pass:
+		env.exit = exitFailed
+	case !found.Fit():
 		env.exit = exitSkipped
 	}
 	if c.JSON {

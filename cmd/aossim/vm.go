@@ -1,14 +1,16 @@
 package main
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -26,92 +28,209 @@ import (
 
 type vmCommand struct {
 	Scenarios []string       `arg:"" optional:"" name:"scenario" help:"A .toml file, or the name of a built-in scenario."`
-	Kernel    []string       `placeholder:"IMAGE" sep:"none" help:"A kernel to boot: a bzImage, vmlinux, arm64 Image, or Debian package of one. May be given again."`
-	Before    string         `placeholder:"IMAGE" help:"The kernel without the change."`
+	Kernel    []string       `placeholder:"IMAGE" sep:"none" help:"A kernel to boot: a bzImage, vmlinux, arm64 Image (also Image.gz and EFI zboot), or Debian package of one. Of several, a table."`
+	Before    []string       `placeholder:"IMAGE" sep:"none" help:"The kernel without the change; or a result of it, and again for each further one."`
 	After     string         `placeholder:"IMAGE" help:"The kernel with the change."`
-	Order     string         `default:"ABA" help:"Order of the boots: A is before, B after."`
+	Order     string         `default:"ABA" help:"Order of the boots: A is before, B after. Only B where --before is results."`
 	Repeat    int            `default:"1" help:"Times that the order is gone through."`
+	Bisect    bool           `help:"Exit as git bisect run wants: 0 good, 1 bad, 125 for a kernel without an image, that does not boot or of which nothing can be said; 129 where the bisection should stop."`
 	Check     bool           `help:"Run aossim check in the guest."`
-	CPUs      int            `name:"cpus" default:"2" help:"CPUs of the guest."`
+	Jobs      int            `placeholder:"N" help:"Boots at once; one for each two CPUs unless given."`
+	CPUs      int            `name:"cpus" default:"2" help:"CPUs of the guest. Where instructions are counted, points of one thread have one."`
 	Memory    string         `default:"1G" help:"Memory of the guest."`
 	Cmdline   string         `help:"Added to the guest kernel's command line."`
-	Timeout   time.Duration  `default:"5m" help:"Limit of a boot, to its end."`
+	Clock     string         `enum:",instructions,host" default:"" help:"The guest's: instructions, as if each took 1 ns, unless KVM runs it; or host."`
+	Timeout   *time.Duration `help:"Limit of a boot, to its end, on the host's clock; 5m unless given, 1h where instructions are counted."`
 	QEMU      string         `name:"qemu" placeholder:"PROGRAM" help:"QEMU to use."`
+	Program   string         `placeholder:"FILE" help:"A build of aossim for kernels of another architecture; aossim-ARCH beside this one unless given."`
 	Output    string         `short:"o" default:"results" placeholder:"DIR" help:"Where results and console logs go."`
-	Gate      string         `default:"5%" help:"As of aossim compare."`
+	Gate      string         `help:"As of aossim compare."`
 	Force     bool           `help:"Compare though both kernels are one image."`
 	Markdown  bool           `help:"Write the comparison as a table for a mail."`
+	JSON      bool           `name:"json" help:"Write JSON: the comparison, or the table of checks or of several kernels."`
 	Duration  *time.Duration `short:"D" help:"As of aossim run, in the guest."`
 	Warmup    time.Duration  `default:"1s" help:"As of aossim run, in the guest."`
 	Runs      int            `short:"r" default:"1" help:"As of aossim run, in the guest."`
-	Rounds    *int           `help:"As of aossim run, in the guest; emulated, it is 1 unless given: only counts are judged."`
+	Rounds    *int           `help:"As of aossim run, in the guest; 5 unless given where instructions are counted, 1 where the guest is emulated by the host's clock: only counts are judged."`
 	Cycles    *int           `help:"As of aossim run, in the guest."`
+
+	opened []*scenarios.Scenario
+	had    [][]*result.Result // by scenario: results of before that were given
+	gate   float64
 }
 
 // boot is one boot of the plan.
 type boot struct {
 	kernel string
 	side   string // A, B, or "" for none
+	cpus   int
+	run    []int // the places of the scenarios in it; none for a check
 }
 
-func (c *vmCommand) plan() (boots []boot, err error) {
-	switch compares := c.Before != "" || c.After != ""; {
+// validate refuses what can be refused without a look at any file.
+func (c *vmCommand) validate() (err error) {
+	compares := len(c.Before) > 0 || c.After != ""
+	switch {
 	case compares && len(c.Kernel) > 0:
-		return nil, refusal.Usage("--kernel only runs, --before and --after compare; use one")
-	case compares && (c.Before == "" || c.After == ""):
-		return nil, refusal.Usage("--before and --after go together")
+		return refusal.Usage("--kernel only runs, --before and --after compare; use one")
+	case c.Bisect && len(c.Before) == 0:
+		return refusal.Usage("--bisect needs a --before, an image or a result of one, to hold --after IMAGE against")
+	case compares && (len(c.Before) == 0 || c.After == ""):
+		return refusal.Usage("--before and --after go together")
 	case !compares && len(c.Kernel) == 0:
-		return nil, refusal.Usage("which kernel? --kernel IMAGE, or --before IMAGE --after IMAGE")
+		return refusal.Usage("which kernel? --kernel IMAGE, or --before IMAGE --after IMAGE")
 	case c.Check && len(c.Scenarios) > 0, !c.Check && len(c.Scenarios) == 0:
-		return nil, refusal.Usage("give scenarios to run, or --check")
+		return refusal.Usage("give scenarios to run, or --check")
+	case c.Check && compares:
+		return refusal.Usage("--check answers questions and judges nothing; use --kernel IMAGE --kernel IMAGE for a table")
+	case c.Markdown && c.JSON:
+		return refusal.Usage("--markdown and --json both write to standard output; use one")
+	case c.Markdown && !compares:
+		return refusal.Usage("--markdown is of a comparison, by --before and --after")
+	case c.JSON && !compares && !c.Check && len(c.Kernel) == 1:
+		return refusal.Usage("--json: of one kernel the result is in a file already; give a second --kernel for a table")
 	case c.Repeat < 1 || c.Repeat > 100:
-		return nil, refusal.Usage("--repeat %d is not within 1..100", c.Repeat)
+		return refusal.Usage("--repeat %d is not within 1..100", c.Repeat)
+	case c.Jobs < 0 || c.Jobs > 256:
+		return refusal.Usage("--jobs %d is not within 1..256", c.Jobs)
 	case c.CPUs < 1 || c.CPUs > 512:
-		return nil, refusal.Usage("--cpus %d is not within 1..512", c.CPUs)
-	case c.Timeout <= 0:
-		return nil, refusal.Usage("--timeout %s is not above 0", c.Timeout)
+		return refusal.Usage("--cpus %d is not within 1..512", c.CPUs)
+	case given(c.Timeout, 1):
+		return refusal.Usage("--timeout %s is not above 0", *c.Timeout)
 	case given(c.Rounds, 1) || given(c.Cycles, 1) || c.Runs < 1 || given(c.Duration, 1) || c.Warmup < 0:
-		return nil, refusal.Usage("--rounds, --cycles, --runs and --duration must be above 0, and --warmup not below")
-	case !compares:
-		for _, k := range c.Kernel {
-			boots = append(boots, boot{kernel: k})
+		return refusal.Usage("--rounds, --cycles, --runs and --duration must be above 0, and --warmup not below")
+	}
+	c.Order = strings.ToUpper(c.Order)
+	if strings.Trim(c.Order, "AB") != "" {
+		return refusal.Usage("--order %q: write A for before and B for after, such as ABA", c.Order)
+	}
+	if !strings.Contains(c.Order, "A") || !strings.Contains(c.Order, "B") {
+		return refusal.Usage("--order %q: both kernels must be in it", c.Order)
+	}
+	c.gate, err = parseGate(c.Gate)
+	return err
+}
+
+// open reads the scenarios, and the results that stand for before.
+func (c *vmCommand) open() error {
+	for _, name := range c.Scenarios {
+		s, err := scenarios.Open(name)
+		if err != nil {
+			return err
 		}
-		return boots, nil
+		c.opened = append(c.opened, s)
+	}
+	c.had = make([][]*result.Result, len(c.opened))
+	results := 0
+	for _, path := range c.Before {
+		if isResult(path) {
+			results++
+		}
+	}
+	switch {
+	case results == 0 && len(c.Before) > 1:
+		return refusal.Usage("--before is given %d times, and none is a result; there is one image of before, --repeat boots it again", len(c.Before))
+	case results == 0:
+		return nil
+	case results < len(c.Before):
+		return refusal.Usage("--before is both results and images; use one")
+	}
+	loaded, err := (&compareCommand{Force: c.Force}).load(c.Before)
+	if err != nil {
+		return err
+	}
+	if err := distinct(loaded, c.Before); err != nil {
+		return err
+	}
+	for i, r := range loaded {
+		at := slices.IndexFunc(c.opened, func(s *scenarios.Scenario) bool { return s.Name == r.Scenario.Name && s.SHA256() == r.Scenario.SHA256 })
+		if at < 0 {
+			return refusal.Usage("--before %s is of scenario %s (sha256 %.12s), which is none of those to run; give the same file", c.Before[i], r.Scenario.Name, r.Scenario.SHA256)
+		}
+		c.had[at] = append(c.had[at], r)
+	}
+	for i, s := range c.opened {
+		if len(c.had[i]) == 0 {
+			return refusal.Usage("no --before is a result of %s", s.Name)
+		}
+	}
+	return nil
+}
+
+// isResult says whether a file is one of JSON, as no kernel is.
+func isResult(path string) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	head, _ := bufio.NewReader(f).Peek(64)
+	return strings.HasPrefix(strings.TrimSpace(string(head)), "{")
+}
+
+// kernels are those to boot, in order.
+func (c *vmCommand) kernels() (list []boot) {
+	for _, k := range c.Kernel {
+		list = append(list, boot{kernel: k})
+	}
+	if c.After == "" {
+		return list
 	}
 	for range c.Repeat {
-		for _, side := range strings.ToUpper(c.Order) {
-			k, ok := map[rune]string{'A': c.Before, 'B': c.After}[side]
-			if !ok {
-				return nil, refusal.Usage("--order %q: write A for before and B for after, such as ABA", c.Order)
+		for _, side := range c.Order {
+			switch given := isResult(c.Before[0]); {
+			case side == 'B':
+				list = append(list, boot{kernel: c.After, side: "B"})
+			case !given:
+				list = append(list, boot{kernel: c.Before[0], side: "A"})
 			}
-			boots = append(boots, boot{k, string(side)})
 		}
 	}
-	if order := strings.ToUpper(c.Order); !strings.Contains(order, "A") || !strings.Contains(order, "B") {
-		return nil, refusal.Usage("--order %q: both kernels must be in it", c.Order)
+	return list
+}
+
+// plan are the boots: where instructions are counted, what one thread does runs on one CPU, and
+// what is left in a boot of its own.
+func (c *vmCommand) plan(m *vm.Machine) (list []boot) {
+	for _, b := range c.kernels() {
+		var alone, others []int
+		for i, s := range c.opened {
+			if s.Micro != nil && m.Virtual(b.kernel) && !slices.ContainsFunc(s.Micro.Points, func(p scenarios.Point) bool { return !p.OneThread() }) {
+				alone = append(alone, i)
+			} else {
+				others = append(others, i)
+			}
+		}
+		if len(alone) > 0 {
+			list = append(list, boot{b.kernel, b.side, 1, alone})
+		}
+		if len(others) > 0 || c.Check {
+			list = append(list, boot{b.kernel, b.side, c.CPUs, others})
+		}
 	}
-	return boots, nil
+	return list
 }
 
 // commands are those that the guest runs, and the files that it needs.
-func (c *vmCommand) commands(emulated bool) (list [][]string, files map[string][]byte, opened []*scenarios.Scenario, err error) {
+func (c *vmCommand) commands(m *vm.Machine, b boot) (list [][]string, files map[string][]byte) {
 	if c.Check {
-		return [][]string{{"check", "--json"}}, nil, nil, nil
+		return [][]string{{"check", "--json"}}, nil
 	}
 	files = map[string][]byte{}
-	for i, name := range c.Scenarios {
-		s, err := scenarios.Open(name)
-		if err != nil {
-			return nil, nil, nil, err
-		}
-		opened = append(opened, s)
+	for _, i := range b.run {
+		s := c.opened[i]
 		// In a folder of its own, and by its name, which is the scenario's where that has none.
-		file := fmt.Sprintf("%d/%s.toml", i, strings.TrimSuffix(filepath.Base(name), ".toml"))
+		file := fmt.Sprintf("%d/%s.toml", i, strings.TrimSuffix(filepath.Base(c.Scenarios[i]), ".toml"))
 		files[file] = []byte(s.Text)
 		args := []string{"run", "-q", "-o", "OUTPUT", "-r", strconv.Itoa(c.Runs)}
 		if s.Micro != nil {
-			if c.Rounds != nil || emulated {
-				args = append(args, "--rounds", strconv.Itoa(or(c.Rounds, 1)))
+			switch {
+			case c.Rounds != nil:
+				args = append(args, "--rounds", strconv.Itoa(*c.Rounds))
+			case m.Virtual(b.kernel):
+				args = append(args, "--rounds", "5") // fewer have no verdict, see compare
+			case m.Emulated(b.kernel):
+				args = append(args, "--rounds", "1")
 			}
 			if c.Cycles != nil {
 				args = append(args, "--cycles", strconv.Itoa(*c.Cycles))
@@ -124,35 +243,47 @@ func (c *vmCommand) commands(emulated bool) (list [][]string, files map[string][
 		}
 		list = append(list, append(args, vm.Files+file))
 	}
-	return list, files, opened, nil
+	return list, files
 }
 
 func (c *vmCommand) Run(env *environment) error {
-	boots, err := c.plan()
-	if err != nil {
+	if c.Bisect {
+		env.onSignal = exitUsage
+	}
+	err := c.run(env)
+	if !c.Bisect || err == nil {
+		return err
+	}
+	// Codes up to 127 but 125 would be taken for a verdict, and those above end the bisection, as
+	// what is not this commit's must.
+	env.exit = exitUsage
+	var kernel *vm.KernelError
+	if errors.As(err, &kernel) && kernel.Name == c.After {
+		env.exit = exitSkipBisect
+	}
+	return err
+}
+
+func (c *vmCommand) run(env *environment) error {
+	if err := c.validate(); err != nil {
+		return err
+	}
+	if err := c.open(); err != nil {
 		return err
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), linux.EndingSignals()...)
 	defer stop()
 	env.heed()
-	gate, err := parseGate(c.Gate)
-	if err != nil {
-		return err
-	}
 	var kernels []string
-	for _, b := range boots {
+	for _, b := range c.kernels() {
 		kernels = append(kernels, b.kernel)
 	}
-	m, err := vm.New(ctx, vm.Options{QEMU: c.QEMU, CPUs: c.CPUs, Memory: c.Memory, Cmdline: c.Cmdline, Timeout: c.Timeout}, kernels)
+	m, err := vm.New(ctx, vm.Options{QEMU: c.QEMU, Program: c.Program, Memory: c.Memory, Cmdline: c.Cmdline, Timeout: or(c.Timeout, 0), Clock: vm.Clock(c.Clock)}, kernels)
 	if err != nil {
 		return err
 	}
 	defer m.Close()
-	if c.Before != "" && m.Image(c.Before) == m.Image(c.After) && !c.Force {
-		return refusal.Usage("--before %s and --after %s are one image (sha256 %.12s), so nothing would differ; --force boots it all the same", c.Before, c.After, m.Image(c.After))
-	}
-	commands, files, opened, err := c.commands(m.Emulated())
-	if err != nil {
+	if err := c.distinctImages(m); err != nil && !c.Force {
 		return err
 	}
 	// Where the results go is tried before anything boots.
@@ -161,150 +292,202 @@ func (c *vmCommand) Run(env *environment) error {
 		return err
 	}
 	place.Discard()
-	if m.Emulated() {
-		fmt.Fprintf(env.stderr, "aossim: no KVM here: the guest is emulated, so counts hold and times do not\n")
+	for _, w := range m.Warnings() {
+		fmt.Fprintf(env.stderr, "aossim: warning: %s\n", oneLine(w))
 	}
-	before, after := make([][]*result.Result, len(commands)), make([][]*result.Result, len(commands))
-	for i, b := range boots {
-		done, err := m.Run(ctx, b.kernel, commands, files)
-		if done != nil {
-			name := b.side + " "
-			if b.side == "" {
-				name = ""
-			}
-			fmt.Fprintf(env.stderr, "aossim: boot %d of %d: %s%s, %.1f s\n", i+1, len(boots), name, oneLine(b.kernel), done.Took.Seconds())
-		}
-		results, e := c.keep(env, i, b, done)
-		if err == nil {
-			err = e
-		}
-		if err != nil {
-			return err
-		}
-		for n, r := range results {
-			switch b.side {
-			case "A":
-				before[n] = append(before[n], r)
-			case "B":
-				after[n] = append(after[n], r)
-			default:
-				if err := report.Text(env.stdout, r); err != nil {
-					return err
-				}
-			}
-		}
+	switch kernel := kernels[0]; {
+	case m.Virtual(kernel):
+		fmt.Fprintf(env.stderr, "aossim: the guest is emulated, and its clock counts instructions, 1 ns each: those and counts hold, times do not\n")
+	case m.Emulated(kernel):
+		fmt.Fprintf(env.stderr, "aossim: the guest is emulated, by the host's clock: counts hold, and times do not\n")
 	}
-	if c.Check || c.Before == "" {
+	return c.boots(ctx, env, m)
+}
+
+// distinctImages refuses one image on both sides.
+func (c *vmCommand) distinctImages(m *vm.Machine) error {
+	same := func(before, image string) error {
+		if image != m.Image(c.After) {
+			return nil
+		}
+		return refusal.Usage("--before %s and --after %s are one image (sha256 %.12s), so nothing would differ; --force boots it all the same", before, c.After, image)
+	}
+	switch {
+	case c.After == "":
 		return nil
+	case !isResult(c.Before[0]):
+		return same(c.Before[0], m.Image(c.Before[0]))
 	}
-	for n, s := range opened {
-		a := before[n]
-		found, err := compare.Compare(a[:(len(a)+1)/2], after[n], a[(len(a)+1)/2:], compare.Options{Gate: gate, Gates: s.Gates})
-		if err != nil {
-			return err
-		}
-		if len(found.Worse()) > 0 {
-			env.exit = exitFailed
-		}
-		show := report.Comparison
-		if c.Markdown {
-			show = report.ComparisonMarkdown
-		}
-		if err := show(env.stdout, found); err != nil {
-			return err
+	for _, had := range c.had {
+		for _, r := range had {
+			if err := same("result of "+r.Environment.KernelVersion, r.Environment.Image); err != nil && !c.Bisect { // a step may be the good commit itself
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-// ended notes an exit code of several: a failure is one, whatever else could not be done.
-func (env *environment) ended(code int) {
-	if env.exit != exitFailed && code != exitPass {
-		env.exit = code
-	}
+// booted is what came of a boot.
+type booted struct {
+	at   int // in the plan
+	boot *vm.Boot
+	err  error
 }
 
-// guestExit is the exit code that a guest's stands for: it may be any.
-func guestExit(code int) int {
-	if code == exitPass || code == exitSkipped || code == exitUsage {
-		return code
+// boots does those of the plan, several at once, and shows what came of them. Where kernels are
+// compared the first that fails ends it; else the others go on.
+func (c *vmCommand) boots(ctx context.Context, env *environment, m *vm.Machine) error {
+	plan := c.plan(m)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	jobs := cmp.Or(c.Jobs, max(1, runtime.NumCPU()/2))
+	free, done := make(chan struct{}, jobs), make(chan booted)
+	go func() {
+		for i, b := range plan {
+			free <- struct{}{}
+			go func() {
+				boot, err := &vm.Boot{}, ctx.Err()
+				if err == nil {
+					commands, files := c.commands(m, b)
+					boot, err = m.Run(ctx, b.kernel, b.cpus, commands, files)
+				}
+				<-free
+				done <- booted{i, boot, err}
+			}()
+		}
+	}()
+	results, checks := make([]map[int]*result.Result, len(plan)), make([]*check.Check, len(plan))
+	failures := make([]error, len(plan))
+	for n := range plan {
+		d := <-done
+		b := plan[d.at]
+		if d.boot.Took > 0 {
+			fmt.Fprintf(env.stderr, "aossim: boot %d of %d: %s, %.1f s\n", n+1, len(plan), oneLine(strings.TrimSpace(b.side+" "+b.kernel)), d.boot.Took.Seconds())
+		}
+		var kept error
+		results[d.at], checks[d.at], kept = c.keep(env, d.at, b, d.boot)
+		err := cmp.Or(d.err, kept)
+		if err != nil && ctx.Err() == nil {
+			err = &vm.KernelError{Name: b.kernel, Err: err}
+		}
+		if failures[d.at] = err; err != nil && c.After != "" {
+			cancel()
+			for range len(plan) - n - 1 { // what they have is kept
+				d := <-done
+				_, _, _ = c.keep(env, d.at, plan[d.at], d.boot)
+			}
+			return err
+		}
 	}
-	return exitFailed
+	var err error
+	switch {
+	case c.Check:
+		err = c.showChecks(env, plan, checks)
+	case c.After != "":
+		return c.showComparison(env, plan, results)
+	default:
+		err = c.showResults(env, results)
+	}
+	return errors.Join(append(failures, err)...)
 }
 
-// keep writes what came of a boot to files: the console's log whatever happened, and the
-// results, each with its boot id. It returns the results, of all commands, and an error
-// where one did not end as it should.
-func (c *vmCommand) keep(env *environment, i int, b boot, done *vm.Boot) (results []*result.Result, err error) {
-	if done == nil {
-		return nil, nil
-	}
-	const most = 80 // bytes of a file's name
-	base := report.Word(strings.TrimSuffix(filepath.Base(b.kernel), filepath.Ext(b.kernel)))
-	base = strings.ToValidUTF8(base[:min(len(base), most)], "")
-	if b.side != "" {
-		base = b.side + "-" + base
-	}
-	base = fmt.Sprintf("vm-%s-%d-%s", time.Now().Format("20060102T150405"), i+1, base)
-	// Whatever cannot be written must not take the results with it.
-	save := func(name, ext string, write func(w io.Writer) error) (string, error) {
-		place, err := output.OpenNew(c.Output, func(n int) string {
-			if n > 1 {
-				return fmt.Sprintf("%s-%d%s", name, n, ext)
-			}
-			return name + ext
-		})
-		if err != nil {
-			return output.Elsewhere(write), errors.New(strings.TrimPrefix(err.Error(), refusal.ErrUsage.Error()+": "))
-		}
-		return place.Save(write)
-	}
-	_, err = save(base, ".log", func(w io.Writer) error { _, err := io.WriteString(w, done.Console); return err })
-	for n, out := range done.Outputs {
-		failed := ""
-		switch {
-		case out.Exit == exitSkipped:
-			failed = "cannot run there"
-		case out.Exit != exitPass:
-			failed = fmt.Sprintf("ended with exit code %d", out.Exit)
-		}
-		if c.Check {
-			found, e := check.Decode(out.Data)
-			if e != nil {
-				return nil, fmt.Errorf("%s: the check in the guest: %s %w: %s", b.kernel, failed, e, done.LastLines())
-			}
-			fmt.Fprintf(env.stdout, "== %s\n\n", b.kernel)
-			if err := found.Text(env.stdout); err != nil {
-				return nil, err
-			}
-			fmt.Fprintln(env.stdout)
-			env.ended(guestExit(out.Exit))
+// showChecks shows those of one kernel whole, those of several as a table.
+func (c *vmCommand) showChecks(env *environment, plan []boot, checks []*check.Check) error {
+	var found []*check.Check
+	for i, f := range checks {
+		if f == nil {
 			continue
 		}
-		if len(out.Data) > 0 {
-			r, e := result.Decode(b.kernel, out.Data)
-			if e == nil {
-				r.Environment.Image = done.Image
-				// What a guest says is not trusted with the names of files.
-				name := report.Word(r.Scenario.Name)
-				var path string
-				path, e = save(fmt.Sprintf("%s-%d-%s-%.8s", base, n+1, strings.ToValidUTF8(name[:min(len(name), most)], ""), report.Word(r.Environment.BootID)), ".json", r.Encode)
-				if path != "" {
-					fmt.Fprintf(env.stderr, "aossim: the result is in %s\n", oneLine(path))
-				} else {
-					e = errors.Join(e, r.Encode(env.stdout)) // it has no other place left
-				}
-				results = append(results, r)
-			}
-			err = errors.Join(err, e)
-		}
-		if len(out.Data) == 0 && failed == "" {
-			failed = "sent no result"
-		}
-		if failed != "" {
-			env.ended(cmp.Or(guestExit(out.Exit), exitFailed))
-			err = errors.Join(err, fmt.Errorf("%s in the guest on %s %s: %s", c.Scenarios[n], b.kernel, failed, done.LastLines()))
+		if found = append(found, f); len(plan) == 1 && !c.JSON {
+			fmt.Fprintf(env.stdout, "== %s\n\n", oneLine(plan[i].kernel))
+			return f.Text(env.stdout)
 		}
 	}
-	return results, err
+	slices.SortStableFunc(found, func(a, b *check.Check) int { return report.CompareKernels(&a.Environment, &b.Environment) })
+	switch {
+	case len(found) == 0:
+		return nil // what failed is said
+	case c.JSON && len(plan) == 1:
+		return found[0].Encode(env.stdout)
+	case c.JSON:
+		return encode(env, found)
+	}
+	return check.Table(env.stdout, found)
+}
+
+// showResults shows one result whole, those of a scenario on several kernels as a table.
+func (c *vmCommand) showResults(env *environment, results []map[int]*result.Result) error {
+	var tables []*report.Kernels
+	for i := range c.opened {
+		var list []*result.Result
+		for _, of := range results {
+			if r := of[i]; r != nil {
+				list = append(list, r)
+			}
+		}
+		switch {
+		case len(list) == 0:
+		case len(c.Kernel) == 1:
+			if err := report.Text(env.stdout, list[0]); err != nil {
+				return err
+			}
+		case c.JSON:
+			tables = append(tables, report.NewKernels(list))
+		default:
+			if err := report.NewKernels(list).Text(env.stdout); err != nil {
+				return err
+			}
+		}
+	}
+	if c.JSON {
+		return encode(env, tables)
+	}
+	return nil
+}
+
+// showComparison compares, and sets the exit code.
+func (c *vmCommand) showComparison(env *environment, plan []boot, results []map[int]*result.Result) error {
+	var all []*compare.Comparison
+	worse, decided := false, true
+	for i, s := range c.opened {
+		before, after := c.had[i], []*result.Result(nil)
+		for n, of := range results {
+			switch r := of[i]; {
+			case r == nil:
+			case plan[n].side == "A":
+				before = append(before, r)
+			default:
+				after = append(after, r)
+			}
+		}
+		half := (len(before) + 1) / 2
+		found, err := compare.Compare(before[:half], after, before[half:], compare.Options{Gate: c.gate, Gates: s.Gates})
+		if err != nil {
+			return err
+		}
+		all = append(all, found)
+		worse = worse || len(found.Worse()) > 0 && !(c.Bisect && found.Doubtful)
+		decided = decided && found.Decided()
+		switch {
+		case c.JSON:
+		case c.Markdown:
+			err = report.ComparisonMarkdown(env.stdout, found)
+		default:
+			err = report.Comparison(env.stdout, found)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	switch {
+	case worse:
+		env.exit = exitFailed
+	case c.Bisect && !decided:
+		env.exit = exitSkipBisect
+	}
+	if c.JSON {
+		return encode(env, all)
+	}
+	return nil
 }

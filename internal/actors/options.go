@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"aossim/internal/klog"
 	"aossim/internal/limits"
 	"aossim/internal/linux"
 	"aossim/internal/observe"
@@ -80,6 +81,8 @@ func (o Options) CheckCPUs(cpus []int) error {
 func (o Options) Repeat(ctx context.Context, r *result.Result, one func(number int) (result.Run, error)) error {
 	all := limits.Read()
 	r.Environment.Limits = all.Strings()
+	log := klog.Start()
+	defer log.Close()
 	for i := range max(1, o.Runs) {
 		before := all.Events()
 		run, err := one(i)
@@ -87,7 +90,7 @@ func (o Options) Repeat(ctx context.Context, r *result.Result, one func(number i
 			return err
 		}
 		met := strings.Join(all.Since(before), "; ") // one of the quota is judged by who measures
-		run.Checks = append(run.Checks, result.Check{Name: "limits", Pass: met == "", Detail: cmp.Or(met, "none was met")})
+		run.Checks = append(run.Checks, result.Check{Name: "limits", Pass: met == "", Detail: cmp.Or(met, "none was met")}, log.Check())
 		r.Runs = append(r.Runs, run)
 		if ctx.Err() != nil {
 			r.Interrupted = true

@@ -3,14 +3,18 @@
 package check
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
+	"aossim/internal/klog"
 	"aossim/internal/linux"
 	"aossim/internal/machine"
+	"aossim/internal/metric"
 	"aossim/internal/question"
 	"aossim/internal/report"
 	"aossim/internal/result"
@@ -28,6 +32,8 @@ type Check struct {
 	Kernel      []question.Finding `json:"kernel"`
 	Timing      string             `json:"observed_by,omitempty"` // fexit or tracepoints
 	KernelError string             `json:"kernel_error,omitempty"`
+	// Log says whether the kernel complained meanwhile.
+	Log result.Check `json:"kernel_log"`
 }
 
 // Run does everything, in some ten seconds. priority is that of SCHED_FIFO that actors
@@ -35,9 +41,11 @@ type Check struct {
 // hash), so the process should do nothing else.
 func Run(priority int) *Check {
 	wanted := linux.Sched{Policy: linux.FIFO, Priority: priority}
+	log := klog.Start()
+	defer log.Close()
 	c := &Check{Schema: Schema, Environment: machine.Environment()}
 	if c.Machine = machine.Room(); len(c.Machine) > 0 {
-		c.Self = &machine.Self{Policy: wanted.String(), Error: "there is no room to try anything"}
+		c.Self, c.Log = &machine.Self{Policy: wanted.String(), Error: "there is no room to try anything"}, log.Check()
 		return c
 	}
 	c.Machine, c.Self = machine.Fitness(wanted), machine.SelfCheck(wanted)
@@ -48,6 +56,7 @@ func Run(priority int) *Check {
 			c.KernelError = err.Error()
 		}
 	}
+	c.Log = log.Check()
 	return c
 }
 
@@ -116,5 +125,65 @@ func (c *Check) Text(w io.Writer) error {
 	for _, f := range c.Kernel {
 		fmt.Fprintf(t, "%s:\t%s\n\t%s\n", plain(f.Question), plain(string(f.Answer)), plain(f.Evidence))
 	}
+	complained := "no"
+	if !c.Log.Pass {
+		complained = "YES"
+	}
+	fmt.Fprintf(t, "did it complain meanwhile?\t%s\n\t%s\n", complained, plain(c.Log.Detail))
+	return t.Flush()
+}
+
+// Table writes the answers of several checks, questions down and kernels across.
+func Table(w io.Writer, checks []*Check) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	var kernels []*result.Environment
+	for _, c := range checks {
+		kernels = append(kernels, &c.Environment)
+	}
+	heads := report.KernelHeads(kernels)
+	line := func(first string, cell func(i int) string) {
+		cells := []string{first}
+		for i := range checks {
+			cells = append(cells, report.Plain(cell(i)))
+		}
+		fmt.Fprintln(t, strings.Join(cells, "\t"))
+	}
+	for n := range 2 {
+		if slices.ContainsFunc(heads, func(h []string) bool { return len(h) > n }) {
+			line("", func(i int) string {
+				if n < len(heads[i]) {
+					return heads[i][n]
+				}
+				return ""
+			})
+		}
+	}
+	for _, q := range question.Words() {
+		line(q, func(i int) string {
+			at := slices.IndexFunc(checks[i].Kernel, func(f question.Finding) bool { return f.Question == q })
+			if at < 0 {
+				return metric.None
+			}
+			return checks[i].Kernel[at].Answer
+		})
+	}
+	line("something is missing", func(i int) string {
+		var missing []string
+		for _, item := range checks[i].Machine {
+			if item.Verdict == machine.No {
+				missing = append(missing, item.Name)
+			}
+		}
+		if checks[i].KernelError != "" {
+			missing = append(missing, checks[i].KernelError)
+		}
+		return cmp.Or(strings.Join(missing, ", "), "no")
+	})
+	line("it complained meanwhile", func(i int) string {
+		if !checks[i].Log.Pass {
+			return "YES"
+		}
+		return "no"
+	})
 	return t.Flush()
 }

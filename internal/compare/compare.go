@@ -12,13 +12,14 @@ import (
 	"slices"
 	"strings"
 
+	"aossim/internal/metric"
 	"aossim/internal/refusal"
 	"aossim/internal/result"
 )
 
 // Options say how to judge. Gates are by metric, as [compare] of a scenario names them.
 type Options struct {
-	Gate  float64 // as a fraction; 0 is DefaultGate
+	Gate  float64 // as a fraction; 0 is DefaultGate, of instructions InstructionGate
 	Gates map[string]float64
 	// Progress is told how much of the whole is done, now and then; it may be nil.
 	Progress func(done, all int)
@@ -30,6 +31,9 @@ func (o Options) gate(m Metric) float64 {
 			return gate
 		}
 	}
+	if m.Kind == metric.Instructions {
+		return cmp.Or(o.Gate, InstructionGate)
+	}
 	return cmp.Or(o.Gate, DefaultGate)
 }
 
@@ -39,7 +43,8 @@ type Comparison struct {
 	Before   string   `json:"before"` // kernels
 	After    string   `json:"after"`
 	Warnings []string `json:"warnings"`
-	Emulated bool     `json:"emulated"` // times are shown only
+	Emulated bool     `json:"emulated"`     // times are shown only
+	Virtual  bool     `json:"virtual_time"` // of any side
 	// Doubtful: a metric is missing on a side, or one boot or image is on both.
 	Doubtful bool      `json:"doubtful"`
 	Metrics  []Judged  `json:"metrics"`
@@ -84,7 +89,7 @@ func Compare(before, after, again []*result.Result, o Options) (*Comparison, err
 	}
 	c := &Comparison{Scenario: before[0].Scenario.Name, Before: kernels(slices.Concat(before, again)), After: kernels(after), Warnings: warnings(all), Metrics: []Judged{}}
 	for _, r := range all {
-		c.Emulated = c.Emulated || r.Environment.Emulated
+		c.Emulated, c.Virtual = c.Emulated || r.Environment.Emulated, c.Virtual || r.Environment.Virtual()
 	}
 	both := func(what, why string, of func(e *result.Environment) string) {
 		for _, r := range after {
@@ -115,6 +120,11 @@ func Compare(before, after, again []*result.Result, o Options) (*Comparison, err
 		if missing[m.Name] {
 			continue
 		}
+		if units := unitsOf(m.Name, sides); len(units) > 1 {
+			c.Doubtful = true
+			c.Warnings = append(c.Warnings, fmt.Sprintf("%s is in %s, and not compared", m.Name, strings.Join(units, " on one side and on another in ")))
+			continue
+		}
 		c.Metrics = append(c.Metrics, judge(m, a.samples[m.Name], b.samples[m.Name], a2.samples[m.Name], o.gate(m)))
 	}
 	if len(c.Metrics) == 0 {
@@ -124,13 +134,25 @@ func Compare(before, after, again []*result.Result, o Options) (*Comparison, err
 	for i := range c.Metrics {
 		m := &c.Metrics[i]
 		if c.Emulated && m.Kind.Timed() {
-			m.Verdict, m.Why = Shown, "the machine is emulated: times say nothing"
+			m.Verdict, m.Why = Shown, "the machine is emulated: times say nothing" // virtual ones neither: its CPUs take turns
 			continue
 		}
 		m.decide()
 	}
 	c.Maxima = maxima(slices.Concat(before, again), after)
 	return c, nil
+}
+
+// unitsOf are those that a metric has on several sides: of the host's clock and of virtual time.
+func unitsOf(name string, sides []*side) (units []string) {
+	for _, s := range sides {
+		for _, u := range s.samples[name].units {
+			if !slices.Contains(units, u) {
+				units = append(units, u)
+			}
+		}
+	}
+	return units
 }
 
 // comparable refuses results of different scenarios.
@@ -174,6 +196,9 @@ func warnings(all []*result.Result) []string {
 	differs("page size of the shared memory", environment(func(e *result.Environment) string { return fmt.Sprint(e.SharedPages) }))
 	differs("mitigations", environment(func(e *result.Environment) string { return strings.Join(e.Mitigations, "; ") }))
 	differs("limits", environment(func(e *result.Environment) string { return strings.Join(e.Limits, "; ") }))
+	differs("clock", environment(func(e *result.Environment) string { return cmp.Or(e.Clock, "real time") }))
+	differs("emulator", environment(func(e *result.Environment) string { return cmp.Or(e.Emulator, "none") }))
+	differs("memory control group", environment(func(e *result.Environment) string { return cmp.Or(e.MemoryGroup, "not recorded") }))
 	differs("virtualization", environment(func(e *result.Environment) string { return e.Virtualization }))
 	differs("the kernel's command line", environment(func(e *result.Environment) string { return e.CommandLine }))
 	differs("the program", environment(func(e *result.Environment) string { return e.Program + ", " + e.GoVersion }))

@@ -14,8 +14,12 @@ import (
 // that are judged together.
 const alpha = 0.05
 
-// DefaultGate is the change that matters, as a fraction.
-const DefaultGate = 0.05
+// DefaultGate is the change that matters, as a fraction, and InstructionGate that of
+// instructions: boots of one kernel differ by a fifth of it.
+const (
+	DefaultGate     = 0.05
+	InstructionGate = 0.005
+)
 
 // countedLeast is how many events a count must be over to be judged as one.
 const countedLeast = 100

@@ -2,6 +2,7 @@ package compare
 
 import (
 	"math"
+	"slices"
 
 	"aossim/internal/metric"
 	"aossim/internal/result"
@@ -28,10 +29,14 @@ const (
 )
 
 // unitOf is the largest unit of which every side has several. It is one for all sides: a
-// median of rounds is no round.
+// median of rounds is no round. In virtual time it is the round: all that makes two boots differ is
+// fixed, and what they differ in all the same is their drift.
 func unitOf(sides ...[]*result.Result) unit {
 	boots, runs := math.MaxInt, math.MaxInt
 	for _, side := range sides {
+		if slices.ContainsFunc(side, func(r *result.Result) bool { return r.Environment.Virtual() }) {
+			return perRound
+		}
 		n := 0
 		for _, r := range side {
 			n += len(r.Runs)
@@ -66,6 +71,7 @@ func byBoot(results []*result.Result) (boots [][]*result.Result) {
 type sample struct {
 	values []float64
 	first  []bool // the unit is the first one of its boot
+	units  []string
 	// Of what is judged as a count: how many there were, over how many events.
 	events, count int64
 }
@@ -121,6 +127,9 @@ func (s *side) add(m Metric, v float64, first bool) *sample {
 		s.metrics = append(s.metrics, m)
 	}
 	of.values, of.first = append(of.values, v), append(of.first, first)
+	if !slices.Contains(of.units, m.Unit) {
+		of.units = append(of.units, m.Unit)
+	}
 	return of
 }
 
@@ -146,7 +155,7 @@ func (s *side) group(g metric.Group, first bool) {
 // point adds the metrics of a point of one boot's runs: a value a round, a run, or one for all.
 func (s *side) point(runs []*result.Micro, u unit) {
 	of := metric.OfPoint(runs[0])
-	m := Metric{Name: of.Name, Unit: string(of.Unit), Kind: of.Judged, Higher: of.Higher, gates: [2]string{of.Key}, rounds: u == perRound}
+	m := Metric{Name: of.Name, Unit: string(of.Unit), Kind: of.Judged, Higher: of.Higher, gates: [2]string{of.GateKey()}, rounds: u == perRound}
 	var medians []float64
 	for n, p := range runs {
 		medians = append(medians, p.Median)

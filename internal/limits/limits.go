@@ -316,6 +316,28 @@ func findGroups(root string) groups {
 	return g
 }
 
+// RootGroup begins what MemoryGroup says where the kernel accounts no memory to a group.
+const RootGroup = "the root group"
+
+// MemoryGroup names the control group to which the kernel accounts this process's memory, as a
+// sentence: allocations that it accounts cost more there than in the root group, where it
+// accounts nothing (mm/memcontrol.c, obj_cgroup_is_root).
+func MemoryGroup() string { return memoryGroup("") }
+
+func memoryGroup(root string) string {
+	dirs := findGroups(root)["memory"]
+	if len(dirs) == 0 {
+		return "none to be seen: no control groups are mounted, or none for memory"
+	}
+	for i, dir := range dirs {
+		// Only groups with an account have the file of version 2; the root of version 1 has its file.
+		if content(filepath.Join(dir, "memory.current")) != "" || i < len(dirs)-1 && content(filepath.Join(dir, "memory.usage_in_bytes")) != "" {
+			return strings.TrimPrefix(dir, root)
+		}
+	}
+	return RootGroup + ", as far as can be seen, to which the kernel accounts nothing"
+}
+
 // each adds the limit of a group, and of each parent that has one: it may have less room
 // than a smaller one. Files are those of version 2 and of version 1.
 func (s *Set) each(k Kind, controller, limit2, limit1, used2, used1 string) {

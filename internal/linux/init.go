@@ -20,8 +20,9 @@ func Mount(kind, dir string) error {
 
 // RunAsInit runs a program in a session of its own, its standard output in a file, and
 // returns its exit code, 128 and the signal where one ended it. All children of this process
-// that end meanwhile are reaped, as only the first process of a system may.
-func RunAsInit(program string, args []string, stdout string) (int, error) {
+// that end meanwhile are reaped, as only the first process of a system may. group is the directory of
+// the control group (version 2) that it begins in, nil for this process's.
+func RunAsInit(program string, args []string, stdout string, group *os.File) (int, error) {
 	out, err := os.Create(stdout)
 	if err != nil {
 		return 0, err
@@ -31,8 +32,12 @@ func RunAsInit(program string, args []string, stdout string) (int, error) {
 	if err != nil {
 		in = out // there is no devtmpfs; something must stand there
 	}
+	how := &unix.SysProcAttr{Setsid: true}
+	if group != nil {
+		how.UseCgroupFD, how.CgroupFD = true, int(group.Fd())
+	}
 	p, err := os.StartProcess(program, append([]string{program}, args...), &os.ProcAttr{
-		Dir: "/tmp", Env: []string{"PATH=/", "HOME=/tmp", "TMPDIR=/tmp"}, Files: []*os.File{in, out, os.Stderr}, Sys: &unix.SysProcAttr{Setsid: true},
+		Dir: "/tmp", Env: []string{"PATH=/", "HOME=/tmp", "TMPDIR=/tmp"}, Files: []*os.File{in, out, os.Stderr}, Sys: how,
 	})
 	if err != nil {
 		return 0, err

@@ -192,7 +192,7 @@ func TestShared(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer linux.UnmapShared(mem)
+		defer linux.Unmap(mem)
 		if page < os.Getpagesize() || len(mem)%page != 0 || uintptr(linux.Address(mem, 0))%uintptr(page) != 0 {
 			t.Errorf("%d bytes at %#x in pages of %d", len(mem), linux.Address(mem, 0), page)
 		}

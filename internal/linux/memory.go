@@ -57,7 +57,7 @@ func whole(size int) int {
 
 // Map maps what CreateShared made for size bytes, shared, prefaulted and in huge pages
 // where it can: a message in a page not used for a while costs a walk of page tables,
-// in a virtual machine of two. UnmapShared ends it. It also returns the size of the pages (bytes).
+// in a virtual machine of two. Unmap ends it. It also returns the size of the pages (bytes).
 func Map(f *os.File, size int) ([]byte, int, error) {
 	huge := hugePage()
 	mem, err := mmapAligned(int(f.Fd()), whole(size), max(huge, os.Getpagesize()))
@@ -73,26 +73,23 @@ func Map(f *os.File, size int) ([]byte, int, error) {
 
 // MapAnonymous maps size bytes of zeroed private memory, prefaulted.
 func MapAnonymous(size int) ([]byte, error) {
-	return mapAnonymous(size, unix.MAP_PRIVATE)
+	return mapAnonymous(0, size, unix.MAP_PRIVATE)
 }
 
 // MapAnonymousShared is MapAnonymous for memory that is found by what it is, not by its
 // address (MAP_SHARED): futex words in it are used without FUTEX2_PRIVATE.
 func MapAnonymousShared(size int) ([]byte, error) {
-	return mapAnonymous(size, unix.MAP_SHARED)
+	return mapAnonymous(0, size, unix.MAP_SHARED)
 }
 
-func mapAnonymous(size, kind int) ([]byte, error) {
-	mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, kind|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
-	if err != nil {
-		return nil, fmt.Errorf("mapping %d bytes: %w", size, err)
+// MapAnonymousAt is one of both, at an address where that is free: in which buckets of a futex
+// hash words lie depends on it.
+func MapAnonymousAt(address uintptr, size int, shared bool) ([]byte, error) {
+	if shared {
+		return mapAnonymous(address, size, unix.MAP_SHARED)
 	}
-	return mem, nil
+	return mapAnonymous(address, size, unix.MAP_PRIVATE)
 }
-
-// Unmap ends a mapping that MapAnonymous or MapAnonymousShared made. No request in
-// the kernel may refer to it any more.
-func Unmap(mem []byte) error { return unix.Munmap(mem) }
 
 // Discard gives a private mapping's pages back (madvise(2), MADV_DONTNEED):
 // the next touch faults, and other CPUs that run this process flush their TLBs.

@@ -1,6 +1,7 @@
 package linux
 
 import (
+	"fmt"
 	"sync/atomic"
 	"unsafe"
 
@@ -28,9 +29,11 @@ func mmapAligned(fd, size, align int) ([]byte, error) {
 	return unsafe.Slice((*byte)(start), size), nil
 }
 
-// UnmapShared ends a mapping that Map made. No request in the kernel may refer to it
-// any more.
-func UnmapShared(mem []byte) error { return unix.MunmapPtr(unsafe.Pointer(&mem[0]), uintptr(len(mem))) }
+// Unmap ends a mapping that a function of this package made. No request in the kernel may refer
+// to it any more.
+func Unmap(mem []byte) error {
+	return unix.MunmapPtr(unsafe.Pointer(unsafe.SliceData(mem)), uintptr(cap(mem)))
+}
 
 // Uint32At returns the aligned 32-bit word at byte off of a mapping. It panics
 // where off does not lie inside mem or is not a multiple of 4.
@@ -62,4 +65,13 @@ func Address(mem []byte, off int) uint64 {
 // WordAddress is Address for a word of a mapping.
 func WordAddress(word *atomic.Uint32) uint64 {
 	return uint64(uintptr(unsafe.Pointer(word)))
+}
+
+// mapAnonymous maps zeroed memory, at address where that is not 0 and free (mmap(2)).
+func mapAnonymous(address uintptr, size, kind int) ([]byte, error) {
+	at, err := unix.MmapPtr(-1, 0, unsafe.Add(unsafe.Pointer(nil), address), uintptr(size), unix.PROT_READ|unix.PROT_WRITE, kind|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
+	if err != nil {
+		return nil, fmt.Errorf("mapping %d bytes: %w", size, err)
+	}
+	return unsafe.Slice((*byte)(at), size), nil
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"aossim/internal/limits"
 	"aossim/internal/linux"
 	"aossim/internal/result"
 	"aossim/scenarios"
@@ -50,7 +51,8 @@ func Environment() result.Environment {
 		Mitigations: mitigations(), Virtualization: virtualization(),
 		RTThrottling: throttling(),
 		Emulated:     emulated(),
-		GoVersion:    runtime.Version(), Program: program(),
+		Clock:        clock(), MemoryGroup: limits.MemoryGroup(),
+		GoVersion: runtime.Version(), Program: program(),
 	}
 	return e
 }
@@ -148,6 +150,21 @@ const EmulatedArgument = "aossim.emulated"
 
 func emulated() bool {
 	return strings.Contains(cpuModel(), "QEMU TCG") || slices.Contains(strings.Fields(read("/proc/cmdline")), EmulatedArgument)
+}
+
+// VirtualArgument on it says that the machine's clock counts instructions.
+const VirtualArgument = "aossim.clock=" + result.ClockInstructions
+
+// Virtual says whether this machine's time is virtual.
+func Virtual() bool {
+	return slices.Contains(strings.Fields(read("/proc/cmdline")), VirtualArgument)
+}
+
+func clock() string {
+	if Virtual() {
+		return result.ClockInstructions
+	}
+	return ""
 }
 
 // throttling says how much of each period real-time threads may run

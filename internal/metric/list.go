@@ -240,11 +240,14 @@ func oneBehind(rate float64) float64 {
 // OfPoint is the metric of a point of a micro-benchmark: a round's figure.
 func OfPoint(m *result.Micro) Metric {
 	u := Unit(m.Unit)
-	j := Time
-	if u.HigherIsBetter() {
+	j, gate := Time, ""
+	switch {
+	case u.Counted():
+		j, gate = Instructions, m.Name+".instructions" // one of times would be wide
+	case u.HigherIsBetter():
 		j = Rate
 	}
-	return Metric{Key: m.Name, Name: Path(m.Name), Means: "the figure of a measured round", Unit: u, Judged: j, Higher: u.HigherIsBetter()}
+	return Metric{Key: m.Name, Name: Path(m.Name), Means: "the figure of a measured round", Unit: u, Judged: j, Gate: gate, Higher: u.HigherIsBetter()}
 }
 
 // OfPointKernel are the metrics of what the kernel did in a point's observed rounds, with

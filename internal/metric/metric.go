@@ -18,18 +18,20 @@ import (
 type Judged int
 
 // Not at all; as a time or a number a second, which hold on a real machine only; as a share
-// of arms that failed; as a count of what the kernel does for each arm, over very many arms.
+// of arms that failed; as a count of what the kernel does for each arm, over very many arms; as a
+// number of instructions, which holds on an emulated machine only.
 const (
 	Never Judged = iota
 	Time
 	Rate
 	Share
 	Count
+	Instructions
 )
 
 // String is the kind's name in the JSON of a comparison.
 func (j Judged) String() string {
-	return [...]string{"not judged", "speed", "speed", "failures", "allocations"}[j]
+	return [...]string{"not judged", "speed", "speed", "failures", "allocations", "instructions"}[j]
 }
 
 // MarshalText writes String.

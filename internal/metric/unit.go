@@ -55,7 +55,17 @@ func (u Unit) Shown(v float64) (shown float64, unit string) {
 }
 
 // HigherIsBetter says which way values of the unit get better.
-func (u Unit) HigherIsBetter() bool { return slices.Contains(strings.Split(string(u), "/"), "s") }
+func (u Unit) HigherIsBetter() bool {
+	parts := strings.Split(string(u), "/")
+	return slices.Contains(parts, "s") || slices.Contains(parts, "virtual s")
+}
+
+// Counted says whether the unit is one of instructions.
+func (u Unit) Counted() bool { return strings.HasPrefix(string(u), InstructionsPer) }
+
+// InstructionsPer begins the unit of what is counted in instructions; the word for an
+// operation follows.
+const InstructionsPer = "instructions/"
 
 // Format writes a value as the tables have it, without the unit but for a fraction's %.
 func (u Unit) Format(v float64) string {

@@ -21,6 +21,8 @@ type order struct {
 	Point *scenarios.Point
 	CPUs  []int
 	Sched linux.Sched
+	// Virtual: time is.
+	Virtual bool
 }
 
 // command is what it is told then.
@@ -126,7 +128,7 @@ func (a *actor) setup() (r answer, err error) {
 	a.on = cpus
 	if err == nil {
 		actors.NoCollections() // what rounds allocate is little
-		a.work, err = workloads[a.Point.Workload](place{a.Point, a.CPUs, a.Sched})
+		a.work, err = workloads[a.Point.Workload](place{a.Point, a.CPUs, a.Sched, a.Virtual})
 	}
 	if errors.Is(err, linux.ErrInvalid) { // a CPU that went, or a size that this kernel does not take
 		return r, fmt.Errorf("%w: %w", refusal.ErrLacking, err)

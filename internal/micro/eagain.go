@@ -7,7 +7,7 @@ import (
 
 func init() {
 	workloads["eagain"] = func(m place) (workload, error) {
-		w, err := newRings(m.Point, 1)
+		w, err := newRings(m, 1)
 		if err != nil {
 			return nil, err
 		}

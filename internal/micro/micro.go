@@ -15,6 +15,7 @@ import (
 	"aossim/internal/limits"
 	"aossim/internal/linux"
 	"aossim/internal/machine"
+	"aossim/internal/metric"
 	"aossim/internal/observe"
 	"aossim/internal/refusal"
 	"aossim/internal/result"
@@ -51,13 +52,17 @@ type Plan struct {
 	cpus       []int
 	observe    observe.Plan
 	roundLimit time.Duration // how long a round may take beyond what its sizes ask for
+	virtual    bool          // time is (result.ClockInstructions)
+	alone      bool          // the machine has one CPU
 }
 
 // Prepare finds out whether this kernel and user can run s. Its error is one of the
 // scenario's (*scenarios.Error), or a refusal of package refusal.
 func Prepare(s *scenarios.Scenario, o Options) (*Plan, error) {
 	m := s.Micro
-	p := &Plan{Options: o, scenario: s, roundLimit: time.Minute}
+	p := &Plan{Options: o, scenario: s, roundLimit: time.Minute, virtual: machine.Virtual()}
+	online, err := linux.Online()
+	p.alone = err == nil && len(online) == 1
 	rings := p.change()
 	if err := s.ValidateSizes(); err != nil {
 		return nil, fmt.Errorf("%w: %w", refusal.ErrUsage, err)
@@ -104,8 +109,14 @@ func (p *Plan) change() (rings bool) {
 	if o.Rounds != 0 {
 		m.Rounds, m.WarmupRounds = o.Rounds, min(m.WarmupRounds, o.Rounds)
 	}
+	if p.virtual { // no cache has to warm up, and nothing disturbs
+		m.WarmupRounds, m.Spread = min(m.WarmupRounds, 1), 0
+	}
 	for i := range m.Points {
 		point := &m.Points[i]
+		if p.virtual {
+			point.InVirtualTime()
+		}
 		ring := scenarios.WorkloadNamed(point.Workload).Ring
 		rings = rings || ring
 		if o.Cycles != 0 && point.Cycles != 0 {
@@ -232,14 +243,14 @@ func (p *Plan) run(ctx context.Context, number int) (run result.Run, err error) 
 func (p *Plan) start(ctx context.Context, s *scenarios.Point) (*point, error) {
 	pt := &point{Point: s, limit: p.roundLimit + time.Duration(s.Runtime)*2 + time.Duration(s.Waits)*time.Duration(s.Timeout)*10}
 	var err error
-	pt.Process, err = actors.Start(fmt.Sprintf("point %q", s.Name), ActorCommand, actors.Measuring, 2*s.Threads, order{Point: s, CPUs: p.cpus, Sched: p.sched})
+	pt.Process, err = actors.Start(fmt.Sprintf("point %q", s.Name), ActorCommand, actors.Measuring, 2*s.Threads, order{Point: s, CPUs: p.cpus, Sched: p.sched, Virtual: p.virtual})
 	if err != nil {
 		return nil, err
 	}
 	if pt.ready, err = pt.ask(ctx, command{Do: doSetup}, p.roundLimit); err != nil {
 		return pt, err
 	}
-	pt.out = result.Micro{Name: s.Name, Workload: s.Workload, Unit: scenarios.WorkloadNamed(s.Workload).Unit, Rounds: []float64{}, Actors: []result.Actor{pt.ready.Granted}}
+	pt.out = result.Micro{Name: s.Name, Workload: s.Workload, Unit: p.unit(s), Rounds: []float64{}, Actors: []result.Actor{pt.ready.Granted}}
 	for _, name := range pt.ready.Figures {
 		pt.out.Figures = append(pt.out.Figures, result.Figure{Name: name, Rounds: []float64{}})
 	}
@@ -311,10 +322,33 @@ func (pt *point) add(a answer, began time.Time) {
 		pt.out.Operations, pt.out.BeganNS = a.Operations, began.UnixNano()
 	}
 	pt.out.DurationNS = time.Now().UnixNano() - pt.out.BeganNS
-	pt.out.Rounds = append(pt.out.Rounds, a.Value)
+	pt.out.Rounds = append(pt.out.Rounds, pt.figure(a))
 	for i, v := range a.Values {
 		pt.out.Figures[i].Rounds = append(pt.out.Figures[i].Rounds, v)
 	}
+}
+
+// unit is that of a point's figure here. Virtual time is instructions where nothing but the point
+// executes any: with more CPUs or threads it is those of all of them.
+func (p *Plan) unit(s *scenarios.Point) string {
+	w := scenarios.WorkloadNamed(s.Workload)
+	switch {
+	case !p.virtual:
+		return w.Unit
+	case p.alone && s.OneThread():
+		return metric.InstructionsPer + w.Operation
+	case strings.HasPrefix(w.Unit, "ns/"):
+		return "virtual " + w.Unit
+	}
+	return strings.Replace(w.Unit, "/s/", "/virtual s/", 1)
+}
+
+// figure is a round's in the point's unit.
+func (pt *point) figure(a answer) float64 {
+	if metric.Unit(pt.out.Unit).Counted() && metric.Unit(scenarios.WorkloadNamed(pt.Workload).Unit).HigherIsBetter() {
+		return 1e9 / a.Value
+	}
+	return a.Value
 }
 
 // observe starts to watch the point's thread, where it arms on a ring.

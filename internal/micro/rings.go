@@ -31,23 +31,23 @@ type rings struct {
 }
 
 // newRings makes the ring and so many words, a cache line apart.
-func newRings(p *scenarios.Point, words int) (w *rings, err error) {
-	w = &rings{Point: p}
-	if w.mem, err = mapWords(p, lineSize*words); err != nil {
+func newRings(m place, words int) (w *rings, err error) {
+	w = &rings{Point: m.Point}
+	if w.mem, err = m.mapWords(lineSize * words); err != nil {
 		return nil, err
 	}
 	for i := range words {
 		w.words = append(w.words, linux.Uint32At(w.mem, lineSize*i))
 	}
 	var flags uring.SetupFlags
-	for _, name := range p.RingFlags {
+	for _, name := range m.RingFlags {
 		flag, ok := uring.ParseSetupFlag(name)
 		if !ok {
 			return nil, fmt.Errorf("no ring flag %q", name)
 		}
 		flags |= flag
 	}
-	w.ring, err = uring.Setup(p.Entries, 2*p.Entries, flags)
+	w.ring, err = uring.Setup(m.Entries, 2*m.Entries, flags)
 	return w, err
 }
 

@@ -7,7 +7,7 @@ import (
 
 func init() {
 	workloads["scalar"] = func(m place) (workload, error) {
-		w, err := newRings(m.Point, m.Words)
+		w, err := newRings(m, m.Words)
 		if err != nil {
 			return nil, err
 		}

@@ -47,7 +47,7 @@ func newThreads(m place, size, members int, prepare func(t *worker)) (*threads, 
 	}
 	w := &threads{place: m}
 	var err error
-	if w.mem, err = mapWords(m.Point, size); err != nil {
+	if w.mem, err = m.mapWords(size); err != nil {
 		return nil, err
 	}
 	for i := range m.Threads {
@@ -151,11 +151,15 @@ func scope(p *scenarios.Point) linux.Scope {
 	return linux.Shared
 }
 
+// wordsAt is where words lie in virtual time, where two boots must not differ: above programs and
+// below Go's heap, on every architecture.
+const wordsAt = 0x20_0000_0000
+
 // mapWords returns memory for words that are private to the process or not.
-func mapWords(p *scenarios.Point, size int) ([]byte, error) {
-	size = max(size, os.Getpagesize())
-	if p.Private() {
-		return linux.MapAnonymous(size)
+func (m place) mapWords(size int) ([]byte, error) {
+	at := uintptr(0)
+	if m.virtual {
+		at = wordsAt
 	}
-	return linux.MapAnonymousShared(size)
+	return linux.MapAnonymousAt(at, max(size, os.Getpagesize()), !m.Private())
 }

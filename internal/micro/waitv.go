@@ -9,7 +9,7 @@ import (
 
 func init() {
 	workloads["waitv"] = func(m place) (workload, error) {
-		w, err := newRings(m.Point, m.Vectors*m.Width)
+		w, err := newRings(m, m.Vectors*m.Width)
 		if err != nil {
 			return nil, err
 		}

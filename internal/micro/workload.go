@@ -76,8 +76,9 @@ type workload interface {
 // place is a point, and where and as what its threads run.
 type place struct {
 	*scenarios.Point
-	cpus  []int
-	sched linux.Sched
+	cpus    []int
+	sched   linux.Sched
+	virtual bool // time is
 }
 
 // workloads make what a point does, on the calling thread, by the name of

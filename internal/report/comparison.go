@@ -13,7 +13,10 @@ import (
 func Comparison(w io.Writer, c *compare.Comparison) error {
 	t := newText(w)
 	t.lines(c.Scenario, "before: "+c.Before, "after:  "+c.After)
-	if c.Emulated {
+	switch {
+	case c.Virtual:
+		t.line(virtualTime)
+	case c.Emulated:
 		t.line("emulated: counts hold, times do not")
 	}
 	t.lines(prefixed("WARNING: ", c.Warnings)...)
@@ -28,7 +31,7 @@ func Comparison(w io.Writer, c *compare.Comparison) error {
 
 // comparisonTables are all tables of a comparison.
 func comparisonTables(c *compare.Comparison) []table {
-	few, counted := 0, false
+	few, counted, instructions := 0, false, false
 	why := table{left: 3}
 	dropped := table{left: 1, head: cols("first units dropped", "change", "with them")}
 	for _, m := range c.Metrics {
@@ -38,7 +41,7 @@ func comparisonTables(c *compare.Comparison) []table {
 		if m.Verdict == compare.TooFew {
 			few = m.Needed
 		}
-		counted = counted || m.Counted
+		counted, instructions = counted || m.Counted, instructions || m.Kind == metric.Instructions
 		if !math.IsNaN(m.ChangeWithoutFirst) && !m.Counted && m.Before.N > 1 {
 			dropped.add(m.Name, fraction(m.ChangeWithoutFirst), fraction(m.Change))
 		}
@@ -52,6 +55,7 @@ func comparisonTables(c *compare.Comparison) []table {
 	return []table{judgedTable(c), why,
 		words(few > 0, fmt.Sprintf("Too few units for a verdict on some: %d on each side would do (runs: -r %d; or boots: --before F... --after F...).", few, few)),
 		words(counted, "Allocations are judged as counts over very many arms, with the interval of a Poisson count: the kernel does the same for each arm."),
+		words(instructions, "Instructions: those of program and kernel, ticks included, each as if it took 1 ns. Each step of a rep prefix is one. They say nothing of caches and contention: a kernel may\nexecute fewer and take longer."),
 		dropped, maxima}
 }
 

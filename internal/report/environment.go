@@ -76,8 +76,10 @@ func environmentTables(r *result.Result) []table {
 	} {
 		t.add(line[0], line[1])
 	}
-	if e.Image != "" {
-		t.add("image", "sha256 "+e.Image)
+	for _, line := range [][2]string{{"memory group", e.MemoryGroup}, {"emulator", e.Emulator}, {"image", e.Image}} {
+		if line[1] != "" {
+			t.add(line[0], line[1])
+		}
 	}
 	for _, limit := range e.Limits {
 		t.add("limit", limit)

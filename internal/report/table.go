@@ -182,7 +182,10 @@ func notes(r *result.Result) (list []string) {
 	if e.NotRealTime {
 		list = append(list, "not real-time: --no-rt ran every actor under SCHED_OTHER; no figure here says anything about real-time latency")
 	}
-	if e.Emulated {
+	switch {
+	case e.Virtual():
+		list = append(list, virtualTime, "No latency here says anything about a real machine.")
+	case e.Emulated:
 		list = append(list, "emulated: counts hold, times do not; no latency here says anything about a real machine")
 	}
 	if r.Interrupted {
@@ -193,6 +196,9 @@ func notes(r *result.Result) (list []string) {
 	}
 	return list
 }
+
+// virtualTime says what is measured where time is.
+const virtualTime = "virtual time: the emulated clock advances by 1 ns an instruction. Instructions and other counts hold, times do not: no caches, no contention."
 
 // several says how runs make one figure.
 func several(runs int) string {

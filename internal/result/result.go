@@ -382,10 +382,25 @@ type Environment struct {
 	SharedPages    int64    `json:"shared_page_bytes"`      // of the memory that holds the channels
 	NotRealTime    bool     `json:"not_real_time"`          // --no-rt
 	Image          string   `json:"image_sha256,omitempty"` // of the kernel that aossim vm booted, in hexadecimal
-	Limits         []string `json:"limits,omitempty"`       // of control groups and resources, that the program was under
-	Program        string   `json:"program"`
-	GoVersion      string   `json:"go_version"`
+	// Clock is ClockInstructions where CLOCK_MONOTONIC is virtual, "" where it is real time; Emulator
+	// the emulator's version and arguments.
+	Clock    string `json:"clock,omitempty"`
+	Emulator string `json:"emulator,omitempty"`
+	// MemoryGroup is the memory control group that the program ran in, as a sentence: in the root
+	// group the kernel accounts nothing.
+	MemoryGroup string   `json:"memory_cgroup,omitempty"`
+	Limits      []string `json:"limits,omitempty"` // of control groups and resources, that the program was under
+	Program     string   `json:"program"`
+	GoVersion   string   `json:"go_version"`
 }
+
+// ClockInstructions: the clock of an emulated machine advances by 1 ns with each instruction that
+// one of its CPUs executes, and to the next timer where all are idle (QEMU's -icount
+// shift=0,sleep=off), so that no host can make it late.
+const ClockInstructions = "instructions"
+
+// Virtual says whether the machine's time is virtual.
+func (e *Environment) Virtual() bool { return e.Clock == ClockInstructions }
 
 // AllChecks returns the checks of the run and those of its points, under their names.
 func (r *Run) AllChecks() []Check {

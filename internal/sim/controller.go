@@ -195,7 +195,7 @@ func (c *controller) run(ctx context.Context) (result.Run, error) {
 		run = c.gather()
 	}
 	if c.control != nil {
-		linux.UnmapShared(c.control.mem)
+		linux.Unmap(c.control.mem)
 	}
 	return run, err
 }

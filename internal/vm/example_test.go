@@ -10,12 +10,12 @@ import (
 
 // A boot in which this program, as init, runs one of its own commands.
 func Example() {
-	m, err := vm.New(context.Background(), vm.Options{CPUs: 2, Memory: "1G", Timeout: time.Minute}, []string{"bzImage"})
+	m, err := vm.New(context.Background(), vm.Options{Memory: "1G", Timeout: time.Minute}, []string{"bzImage"})
 	if err != nil {
 		panic(err)
 	}
 	defer m.Close()
-	boot, err := m.Run(context.Background(), "bzImage", [][]string{{"check", "--json"}}, nil)
+	boot, err := m.Run(context.Background(), "bzImage", 2, [][]string{{"check", "--json"}}, nil)
 	if err != nil {
 		panic(err)
 	}

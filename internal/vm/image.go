@@ -3,6 +3,7 @@ package vm
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"crypto/sha256"
@@ -34,9 +35,15 @@ type kernel struct {
 	sha256 string // of the image, in hexadecimal
 }
 
-// openKernel finds the image in a file: a bzImage, a vmlinux, an arm64 Image, or a
-// Debian package that has one. What has to be unpacked goes to dir.
+// openKernel finds the image in a file: a bzImage, a vmlinux, an arm64 Image, as it is, by gzip or
+// as EFI zboot, or a Debian package that has one. What has to be unpacked goes to dir.
 func openKernel(ctx context.Context, name, dir string) (*kernel, error) {
+	const most = 3 // a package has a zboot image, which has an Image
+	return openImage(ctx, name, dir, most)
+}
+
+// openImage is openKernel of what is wrapped depth times at most.
+func openImage(ctx context.Context, name, dir string, depth int) (*kernel, error) {
 	f, err := os.Open(name)
 	if err != nil {
 		return nil, refusal.Usage("no kernel to boot: %w", err)
@@ -48,7 +55,7 @@ func openKernel(ctx context.Context, name, dir string) (*kernel, error) {
 		return nil, refusal.Usage("no kernel to boot: %s: %w", name, err)
 	}
 	head = head[:n]
-	if bytes.HasPrefix(head, []byte("!<arch>\n")) {
+	if unpack := wrapped(head); unpack != nil {
 		if _, err := f.Seek(0, io.SeekStart); err != nil {
 			return nil, err
 		}
@@ -58,16 +65,19 @@ func openKernel(ctx context.Context, name, dir string) (*kernel, error) {
 			return nil, err
 		}
 		image := out.Name()
-		err = errors.Join(unpack(interruptible{ctx, f}, out), out.Close())
+		err = errors.Join(unpack(interruptible{ctx, f}, &limited{out, maxImage}), out.Close())
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("%s: interrupted while it was unpacked", name)
 		}
 		if err != nil {
 			return nil, refusal.Usage("no kernel to boot: %s: %w", name, err)
 		}
-		k, err := openKernel(ctx, image, dir)
+		if depth == 0 {
+			return nil, refusal.Usage("no kernel to boot: %s is packed more often than any kernel", name)
+		}
+		k, err := openImage(ctx, image, dir, depth-1)
 		if err != nil { // it knows the image by a name that will be gone
-			return nil, refusal.Usage("no kernel to boot: what %s has for a kernel is neither a bzImage, a vmlinux nor an arm64 Image", name)
+			return nil, refusal.Usage("no kernel to boot: what %s has for a kernel is none (%s)", name, strings.ReplaceAll(strings.TrimPrefix(err.Error(), refusal.ErrUsage.Error()+": no kernel to boot: "), image, "its content"))
 		}
 		k.name = name
 		return k, nil
@@ -80,11 +90,11 @@ func openKernel(ctx context.Context, name, dir string) (*kernel, error) {
 		k.arch = "arm64"
 	case bytes.HasPrefix(head, []byte(elf.ELFMAG)) && len(head) > 20:
 		machine := elf.Machine(binary.LittleEndian.Uint16(head[18:]))
-		if k.arch = map[elf.Machine]string{elf.EM_X86_64: "amd64", elf.EM_AARCH64: "arm64"}[machine]; k.arch == "" {
+		if k.arch = machines[machine]; k.arch == "" {
 			return nil, refusal.Usage("no kernel to boot: %s is an ELF file for %s; give a kernel for x86-64 or arm64", name, machine)
 		}
 	default:
-		return nil, refusal.Usage("no kernel to boot: %s is neither a bzImage, a vmlinux, an arm64 Image nor a Debian package with one", name)
+		return nil, refusal.Usage("no kernel to boot: %s is neither a bzImage, a vmlinux, an arm64 Image (or Image.gz, or EFI zboot) nor a Debian package with one", name)
 	}
 	if info, err := f.Stat(); err != nil || info.Size() > maxImage {
 		return nil, refusal.Usage("no kernel to boot: %s is larger than any kernel, or cannot be read", name)
@@ -93,6 +103,75 @@ func openKernel(ctx context.Context, name, dir string) (*kernel, error) {
 		return nil, refusal.Usage("no kernel to boot: %w", err)
 	}
 	return k, nil
+}
+
+// wrapped returns what unpacks the image that a file has, by how it begins; nil where the file
+// itself is one.
+func wrapped(head []byte) func(r io.Reader, image io.Writer) error {
+	switch {
+	case bytes.HasPrefix(head, []byte("!<arch>\n")):
+		return unpack
+	case bytes.HasPrefix(head, []byte{0x1f, 0x8b}):
+		return func(r io.Reader, image io.Writer) error { return decompress("gzip", r, image) }
+	case len(head) > zbootHead && bytes.HasPrefix(head, []byte("MZ")) && string(head[4:8]) == "zimg":
+		// drivers/firmware/efi/libstub/zboot-header.S: where the payload lies, its size, how it is packed.
+		start, size := int64(binary.LittleEndian.Uint32(head[8:])), int64(binary.LittleEndian.Uint32(head[12:]))
+		kind := string(bytes.TrimRight(head[24:zbootHead], "\x00"))
+		return func(r io.Reader, image io.Writer) error {
+			if _, err := io.CopyN(io.Discard, r, start); err != nil {
+				return errors.New("an EFI zboot image that is cut off")
+			}
+			return decompress(kind, io.LimitReader(r, size), image)
+		}
+	}
+	return nil
+}
+
+// zbootHead is where the name of the compression ends in a zboot image.
+const zbootHead = 56
+
+// decompress writes what r has in one of the kernel's kinds of compression.
+func decompress(kind string, r io.Reader, to io.Writer) error {
+	var from io.Reader
+	var err error
+	switch {
+	case kind == "gzip":
+		var z *gzip.Reader
+		if z, err = gzip.NewReader(r); err == nil {
+			z.Multistream(false) // the size follows in a zboot image
+			from = z
+		}
+	case strings.HasPrefix(kind, "zstd"):
+		var z *zstd.Decoder
+		if z, err = zstd.NewReader(r); err == nil {
+			defer z.Close()
+			from = z
+		}
+	case kind == "xz" || kind == "xzkern":
+		from, err = xz.NewReader(r)
+	default:
+		return fmt.Errorf("it is packed by %q; give one that is packed by gzip, zstd or xz, or the Image itself", kind)
+	}
+	if err == nil {
+		_, err = io.Copy(to, from)
+	}
+	if err != nil {
+		return fmt.Errorf("packed by %s, and damaged: %w", kind, err)
+	}
+	return nil
+}
+
+// limited writes so many bytes at most: a small file may unpack to any size.
+type limited struct {
+	io.Writer
+	room int64
+}
+
+func (w *limited) Write(p []byte) (int, error) {
+	if w.room -= int64(len(p)); w.room < 0 {
+		return 0, errors.New("it is larger than any kernel")
+	}
+	return w.Writer.Write(p)
 }
 
 // interruptible reads until ctx ends: unpacking takes seconds.
@@ -195,9 +274,9 @@ const (
 	guestFiles  = "aossim/"
 )
 
-// initramfs writes an archive with this program as init, and files, by name below
-// guestFiles.
-func initramfs(out string, files map[string][]byte) error {
+// initramfs writes an archive with a program as init, this one where it is "", and files, by name
+// below guestFiles.
+func initramfs(out, program string, files map[string][]byte) error {
 	f, err := os.Create(out)
 	if err != nil {
 		return err
@@ -225,26 +304,23 @@ func initramfs(out string, files map[string][]byte) error {
 		mkdir(dir)
 	}
 	records = append(records, cpio.CharDev("dev/console", 0o600, 5, 1))
-	program, err := os.ReadFile("/proc/self/exe")
+	init, err := os.ReadFile(cmp.Or(program, "/proc/self/exe"))
 	if err != nil {
 		return err
 	}
-	add("init", program, 0o755)
-	// By its path: the dynamic linker that is asked has a /proc/self/exe of its own.
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	libraries, err := ldd.List(self) // none of a static program, as CGO_ENABLED=0 builds it
-	if err != nil {
-		return fmt.Errorf("the libraries of this program: %w; build it with CGO_ENABLED=0 go build ./cmd/aossim", err)
-	}
-	for _, lib := range libraries {
-		data, err := os.ReadFile(lib)
+	add("init", init, 0o755)
+	if program == "" {
+		libraries, err := ownLibraries()
 		if err != nil {
 			return err
 		}
-		add(strings.TrimPrefix(lib, "/"), data, 0o755)
+		for _, lib := range libraries {
+			data, err := os.ReadFile(lib)
+			if err != nil {
+				return err
+			}
+			add(strings.TrimPrefix(lib, "/"), data, 0o755)
+		}
 	}
 	for name, data := range files {
 		add(guestFiles+name, data, 0o644)
@@ -256,4 +332,19 @@ func initramfs(out string, files map[string][]byte) error {
 		return err
 	}
 	return f.Close()
+}
+
+// ownLibraries are those that this program is linked with, none of a static one, as CGO_ENABLED=0
+// builds it.
+func ownLibraries() ([]string, error) {
+	// By its path: the dynamic linker that is asked has a /proc/self/exe of its own.
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	libraries, err := ldd.List(self)
+	if err != nil {
+		return nil, fmt.Errorf("the libraries of this program: %w; build it with CGO_ENABLED=0 go build ./cmd/aossim", err)
+	}
+	return libraries, nil
 }

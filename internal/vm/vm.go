@@ -8,6 +8,7 @@ package vm
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -24,18 +25,25 @@ import (
 	"time"
 
 	"aossim/internal/linux"
-	"aossim/internal/machine"
 	"aossim/internal/refusal"
 )
 
 // Options say what machine is emulated.
 type Options struct {
 	QEMU    string        // the program; "" is that of the kernel's architecture
-	CPUs    int           // of the guest
+	Program string        // a build of this program for kernels of another architecture; "" is the one beside it
 	Memory  string        // as QEMU's -m takes it
 	Cmdline string        // added to the kernel's
-	Timeout time.Duration // of a boot, to its end
+	Timeout time.Duration // of a boot, to its end; 0 is DefaultTimeout, or VirtualTimeout
+	Clock   Clock         // "" is Instructions for emulated guests, and Host for others
 }
+
+// The limits of a boot that are not given, on the host's clock: of virtual time one second may
+// take a hundred.
+const (
+	DefaultTimeout = 5 * time.Minute
+	VirtualTimeout = time.Hour
+)
 
 // Output is what one command did in the guest: its exit code, and what it wrote.
 type Output struct {
@@ -48,20 +56,21 @@ const notEnded = -1
 
 // Boot is what came of one boot.
 type Boot struct {
+	ID       string // of this boot and no other, as a boot id; what the guest's own is made of may be fixed
 	Kernel   string // as it was named
 	Image    string // SHA-256 of its image, in hexadecimal
-	Emulated bool   // not by KVM
+	Emulator string // QEMU's version and what it was told about the machine
 	Console  string
 	Outputs  []Output // of the commands, as far as it came
 	Took     time.Duration
 }
 
-// Machine boots kernels.
+// Machine boots kernels. Its methods may be called from several goroutines.
 type Machine struct {
 	Options
-	dir     string
-	kernels map[string]*kernel
-	kvm     bool
+	dir       string
+	kernels   map[string]*kernel
+	emulators map[string]*emulator // by architecture
 }
 
 // New finds out whether the kernels can be booted: nothing has started when it fails.
@@ -71,7 +80,7 @@ func New(ctx context.Context, o Options, kernels []string) (*Machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Machine{Options: o, dir: dir, kernels: map[string]*kernel{}}
+	m := &Machine{Options: o, dir: dir, kernels: map[string]*kernel{}, emulators: map[string]*emulator{}}
 	if err := m.prepare(ctx, kernels); err != nil {
 		m.Close()
 		return nil, err
@@ -79,48 +88,39 @@ func New(ctx context.Context, o Options, kernels []string) (*Machine, error) {
 	return m, nil
 }
 
-func (m *Machine) prepare(ctx context.Context, kernels []string) (err error) {
+// KernelError is an error that a kernel is the reason of.
+type KernelError struct {
+	Name string // as it was given
+	Err  error
+}
+
+// Error is Err's.
+func (e *KernelError) Error() string { return e.Err.Error() }
+
+// Unwrap returns Err.
+func (e *KernelError) Unwrap() error { return e.Err }
+
+func (m *Machine) prepare(ctx context.Context, kernels []string) error {
 	for _, name := range kernels {
+		if m.kernels[name] != nil {
+			continue
+		}
 		k, err := openKernel(ctx, name, m.dir)
 		if err != nil {
-			return err
-		}
-		if k.arch != runtime.GOARCH {
-			return refusal.Usage("no kernel to boot: %s is for %s and this program, which is to run on it, for %s; use a build for %s", name, k.arch, runtime.GOARCH, k.arch)
+			return &KernelError{name, err}
 		}
 		m.kernels[name] = k
+		if m.emulators[k.arch] != nil {
+			continue
+		}
+		if m.QEMU != "" && len(m.emulators) > 0 {
+			return refusal.Usage("--qemu %s: it is one program, and the kernels are for several architectures; leave it out", m.QEMU)
+		}
+		if m.emulators[k.arch], err = newEmulator(m.Options, k); err != nil {
+			return err
+		}
 	}
-	if m.QEMU == "" {
-		m.QEMU = map[string]string{"amd64": "qemu-system-x86_64", "arm64": "qemu-system-aarch64"}[runtime.GOARCH]
-	}
-	if m.QEMU, err = exec.LookPath(m.QEMU); err != nil {
-		return fmt.Errorf("%w: %w; apt-get install qemu-system-x86 (or qemu-system-arm), or name it with --qemu", refusal.ErrCannot, err)
-	}
-	m.kvm = m.kvmWorks()
 	return nil
-}
-
-// kvmWorks finds out by starting a guest that is stopped at once: a /dev/kvm that can be
-// opened may still not run one, as within another guest.
-func (m *Machine) kvmWorks() bool {
-	f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0)
-	if err != nil {
-		return false
-	}
-	f.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, m.QEMU, append(board(runtime.GOARCH), "-accel", "kvm", "-cpu", "host", "-nodefaults", "-nographic", "-S", "-monitor", "stdio")...)
-	cmd.Stdin = strings.NewReader("quit\n")
-	return cmd.Run() == nil
-}
-
-// board is the machine that QEMU has for an architecture.
-func board(arch string) []string {
-	if arch == "arm64" {
-		return []string{"-M", "virt"}
-	}
-	return []string{"-M", "q35"}
 }
 
 // Close removes what was unpacked.
@@ -129,61 +129,66 @@ func (m *Machine) Close() { os.RemoveAll(m.dir) }
 // Image returns the SHA-256 of the image of a kernel that New was given, in hexadecimal.
 func (m *Machine) Image(kernel string) string { return m.kernels[kernel].sha256 }
 
-// Emulated says whether guests run without KVM.
-func (m *Machine) Emulated() bool { return !m.kvm }
+// Emulated says whether a kernel that New was given runs without KVM.
+func (m *Machine) Emulated(kernel string) bool { return !m.emulators[m.kernels[kernel].arch].kvm }
 
-// arguments are QEMU's for one boot. What the guest sends goes to the file port.
-func (m *Machine) arguments(k *kernel, initrd, port string) []string {
-	cmdline := []string{"panic=-1", "quiet", m.Cmdline}
-	args := append(board(k.arch), "-nographic", "-nodefaults", "-no-reboot", "-smp", fmt.Sprint(m.CPUs), "-m", m.Memory, "-serial", "stdio",
-		"-chardev", "file,id=port,path="+port, "-device", "virtio-serial-pci", "-device", "virtserialport,chardev=port,name="+portName,
-		"-kernel", k.path, "-initrd", initrd)
-	if k.arch == "arm64" {
-		cmdline = append(cmdline, "console=ttyAMA0")
-	} else {
-		cmdline = append(cmdline, "console=ttyS0")
+// Virtual says whether the time of such a kernel's guest is virtual.
+func (m *Machine) Virtual(kernel string) bool { return m.emulators[m.kernels[kernel].arch].virtual }
+
+// Warnings are about what was found and may not be what was meant.
+func (m *Machine) Warnings() (list []string) {
+	for _, e := range m.emulators {
+		if e.warning != "" {
+			list = append(list, e.warning)
+		}
 	}
-	if m.kvm {
-		args = append(args, "-accel", "kvm", "-cpu", "host")
-	} else {
-		// One thread for all CPUs: with one each, a CPU may run code that another one has just
-		// patched, as attaching to a tracepoint does, and the kernel panics on the breakpoint.
-		args, cmdline = append(args, "-accel", "tcg,thread=single", "-cpu", "max"), append(cmdline, machine.EmulatedArgument)
-	}
-	return append(args, "-append", strings.Join(cmdline, " "))
+	return list
 }
 
-// Run boots a kernel that New was given, has the guest run commands, each the arguments of
-// this program, and returns when it is off. In a command OUTPUT stands for a file that is
+// Run boots a kernel that New was given on so many CPUs, has the guest run commands, each the
+// arguments of this program, and returns when it is off. In a command OUTPUT stands for a file that is
 // brought back; where none was written, its standard output is. files lie in the guest below
 // FILES. A Boot is returned with an error, too, as far as it came.
-func (m *Machine) Run(ctx context.Context, name string, commands [][]string, files map[string][]byte) (*Boot, error) {
-	k, b := m.kernels[name], &Boot{Kernel: name, Image: m.Image(name), Emulated: !m.kvm}
+func (m *Machine) Run(ctx context.Context, name string, cpus int, commands [][]string, files map[string][]byte) (*Boot, error) {
+	k := m.kernels[name]
+	e := m.emulators[k.arch]
+	b := &Boot{ID: newID(), Kernel: name, Image: k.sha256}
 	all := map[string][]byte{}
 	for n, data := range files {
 		all[n] = data
 	}
+	var o orders
 	for _, c := range commands {
+		own := make([]string, len(c))
 		for i, a := range c {
-			c[i] = strings.ReplaceAll(a, Files, "/"+guestFiles)
+			own[i] = strings.ReplaceAll(a, Files, "/"+guestFiles)
 		}
+		o.Commands = append(o.Commands, own)
 	}
-	encoded, err := json.Marshal(orders{commands})
+	encoded, err := json.Marshal(o)
 	if err != nil {
 		return b, err
 	}
 	all[filepath.Base(guestOrders)] = encoded
-	initrd, port := filepath.Join(m.dir, "initramfs"), filepath.Join(m.dir, "port")
-	if err := initramfs(initrd, all); err != nil {
+	dir, err := os.MkdirTemp(m.dir, "boot-")
+	if err != nil {
+		return b, err
+	}
+	defer os.RemoveAll(dir)
+	initrd, port := filepath.Join(dir, "initramfs"), filepath.Join(dir, "port")
+	if err := initramfs(initrd, e.program, all); err != nil {
 		return b, fmt.Errorf("making the initramfs: %w", err)
 	}
-	os.Remove(port)
+	machine, cmdline := e.arguments(m.Options, cpus)
+	b.Emulator = e.version + ": " + strings.Join(machine, " ")
 	// QEMU is tied to the thread that starts it.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	start := time.Now()
 	var console recorder
-	cmd := exec.Command(m.QEMU, m.arguments(k, initrd, port)...)
+	cmd := exec.Command(e.path, append(machine, "-nographic", "-nodefaults", "-no-reboot", "-serial", "stdio",
+		"-chardev", "file,id=port,path="+port, "-device", "virtio-serial-pci", "-device", "virtserialport,chardev=port,name="+portName,
+		"-kernel", k.path, "-initrd", initrd, "-append", cmdline)...)
 	cmd.Stdout, cmd.Stderr = &console, &console
 	cmd.WaitDelay = time.Second
 	linux.TieToParent(cmd, linux.Kill)
@@ -192,7 +197,11 @@ func (m *Machine) Run(ctx context.Context, name string, commands [][]string, fil
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	off, failed := wait(ctx, ended, m.Timeout, func() bool { return finished(port, &console) })
+	limit := cmp.Or(m.Timeout, DefaultTimeout)
+	if e.virtual {
+		limit = cmp.Or(m.Timeout, VirtualTimeout)
+	}
+	off, failed := wait(ctx, ended, limit, func() bool { return finished(port, &console) })
 	if !off {
 		linux.KillGroup(cmd)
 		<-ended

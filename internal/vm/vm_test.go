@@ -210,7 +210,7 @@ func TestKernels(t *testing.T) {
 // guest looks.
 func TestInitramfs(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "initramfs")
-	if err := initramfs(path, map[string][]byte{"orders.json": []byte("{}")}); err != nil {
+	if err := initramfs(path, "", map[string][]byte{"orders.json": []byte("{}")}); err != nil {
 		t.Fatal(err)
 	}
 	f, err := os.Open(path)
@@ -270,7 +270,7 @@ func pretend(t *testing.T, script string, timeout time.Duration) (*Machine, stri
 	if err := errors.Join(os.WriteFile(kernel, bzImage(), 0o666), os.WriteFile(qemu, []byte("#!/bin/sh\n"+script), 0o777)); err != nil {
 		t.Fatal(err)
 	}
-	m, err := New(t.Context(), Options{QEMU: qemu, CPUs: 2, Memory: "1G", Timeout: timeout}, []string{kernel})
+	m, err := New(t.Context(), Options{QEMU: qemu, Timeout: timeout, Clock: Host}, []string{kernel})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -290,7 +290,7 @@ func TestGuestsThatFail(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			m, kernel := pretend(t, c.script, time.Second)
 			start := time.Now()
-			b, err := m.Run(t.Context(), kernel, [][]string{{"check"}}, nil)
+			b, err := m.Run(t.Context(), kernel, 2, [][]string{{"check"}}, nil)
 			if err == nil || !strings.Contains(err.Error(), c.want) || b == nil {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
@@ -302,7 +302,7 @@ func TestGuestsThatFail(t *testing.T) {
 	m, kernel := pretend(t, "case \"$*\" in *-kernel*) sleep 1000;; *) exit 1;; esac", time.Minute)
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	if _, err := m.Run(ctx, kernel, nil, nil); err == nil || !strings.Contains(err.Error(), "interrupted") {
+	if _, err := m.Run(ctx, kernel, 2, nil, nil); err == nil || !strings.Contains(err.Error(), "interrupted") {
 		t.Errorf("interrupted: %v", err)
 	}
 }
@@ -321,7 +321,7 @@ func TestNoPowerOff(t *testing.T) {
 	}
 	m, kernel := pretend(t, "for a; do case $a in file,id=port,path=*) cat "+frames+" >${a#*path=}; exec sleep 1000;; esac; done; exit 1", time.Minute)
 	start := time.Now()
-	b, err := m.Run(t.Context(), kernel, [][]string{{"run"}}, nil)
+	b, err := m.Run(t.Context(), kernel, 2, [][]string{{"run"}}, nil)
 	if err != nil || len(b.Outputs) != 1 || string(b.Outputs[0].Data) != "result" || b.Outputs[0].Exit != 3 {
 		t.Errorf("%+v, %v", b, err)
 	}

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"aossim/internal/check"
+	"aossim/internal/output"
+	"aossim/internal/refusal"
+	"aossim/internal/report"
+	"aossim/internal/result"
+	"aossim/internal/vm"
+)
+
+// ended notes an exit code of several: a failure is one, whatever else could not be done.
+func (env *environment) ended(code int) {
+	if env.exit != exitFailed && code != exitPass {
+		env.exit = code
+	}
+}
+
+// guestExit is the exit code that a guest's stands for: it may be any.
+func guestExit(code int) int {
+	if code == exitPass || code == exitSkipped || code == exitUsage {
+		return code
+	}
+	return exitFailed
+}
+
+// keep writes what came of a boot to files: the console's log whatever happened, and the
+// results. It returns the results, by scenario, or the check, and an error where a command did
+// not end as it should.
+func (c *vmCommand) keep(env *environment, i int, b boot, done *vm.Boot) (results map[int]*result.Result, found *check.Check, err error) {
+	if done.ID == "" {
+		return nil, nil, nil // it did not begin
+	}
+	base := fileWord(strings.TrimSuffix(filepath.Base(b.kernel), filepath.Ext(b.kernel)))
+	if b.side != "" {
+		base = b.side + "-" + base
+	}
+	base = fmt.Sprintf("vm-%s-%d-%s", time.Now().Format("20060102T150405"), i+1, base)
+	_, err = c.save(base, ".log", func(w io.Writer) error { _, err := io.WriteString(w, done.Console); return err })
+	results = map[int]*result.Result{}
+	for n, out := range done.Outputs {
+		failed := ""
+		switch {
+		case out.Exit == exitSkipped:
+			failed = "cannot run there"
+		case out.Exit != exitPass:
+			failed = fmt.Sprintf("ended with exit code %d", out.Exit)
+		}
+		if c.Check {
+			var e error
+			if found, e = check.Decode(out.Data); e != nil {
+				return nil, nil, fmt.Errorf("%s: the check in the guest: %s %w: %s", b.kernel, failed, e, done.LastLines())
+			}
+			mark(&found.Environment, done)
+			env.ended(guestExit(out.Exit))
+			continue
+		}
+		scenario := b.run[n]
+		if len(out.Data) > 0 {
+			r, e := result.Decode(b.kernel, out.Data)
+			if e == nil {
+				mark(&r.Environment, done)
+				// What a guest says is not trusted with the names of files.
+				var path string
+				path, e = c.save(fmt.Sprintf("%s-%d-%s-%.8s", base, n+1, fileWord(r.Scenario.Name), report.Word(r.Environment.BootID)), ".json", r.Encode)
+				if path != "" {
+					fmt.Fprintf(env.stderr, "aossim: the result is in %s\n", oneLine(path))
+				} else {
+					e = errors.Join(e, r.Encode(env.stdout)) // it has no other place left
+				}
+				results[scenario] = r
+				if broken := r.Failed(); len(broken) > 0 && failed != "" {
+					failed += fmt.Sprintf(" (%s: %s)", broken[0].Name, broken[0].Detail)
+				}
+			}
+			err = errors.Join(err, e)
+		}
+		if len(out.Data) == 0 && failed == "" {
+			failed = "sent no result"
+		}
+		if failed != "" {
+			env.ended(cmp.Or(guestExit(out.Exit), exitFailed))
+			err = errors.Join(err, fmt.Errorf("%s in the guest on %s %s: %s", c.Scenarios[scenario], b.kernel, failed, done.LastLines()))
+		}
+	}
+	return results, found, err
+}
+
+// mark adds what the host knows of a boot.
+func mark(e *result.Environment, done *vm.Boot) {
+	e.Image, e.BootID, e.Emulator = done.Image, done.ID, done.Emulator
+}
+
+// fileWord is a part of a file's name.
+func fileWord(text string) string {
+	const most = 80 // bytes
+	word := report.Word(text)
+	return strings.ToValidUTF8(word[:min(len(word), most)], "")
+}
+
+// save writes a new file in the directory of the results. Whatever cannot be written must not take
+// the results with it.
+func (c *vmCommand) save(name, ext string, write func(w io.Writer) error) (string, error) {
+	place, err := output.OpenNew(c.Output, func(n int) string {
+		if n > 1 {
+			return fmt.Sprintf("%s-%d%s", name, n, ext)
+		}
+		return name + ext
+	})
+	if err != nil {
+		return output.Elsewhere(write), errors.New(strings.TrimPrefix(err.Error(), refusal.ErrUsage.Error()+": "))
+	}
+	return place.Save(write)
+}
