@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -380,120 +379,6 @@ func TestCompareRuns(t *testing.T) {
 	}
 }
 
-// testKernel is a kernel that tests boot; it should be a PREEMPT_RT one.
-const testKernel = "AOSSIM_TEST_KERNEL"
-
-// TestVM boots a real kernel: results come back by virtio-serial and by the console, a
-// check does, and guests that fail are said to.
-func TestVM(t *testing.T) {
-	kernel := os.Getenv(testKernel)
-	if kernel == "" {
-		t.Skip(testKernel + " names no kernel image to boot")
-	}
-	qemu, err := exec.LookPath("qemu-system-x86_64")
-	if err != nil {
-		t.Skip("qemu-system-x86_64 is not installed (apt-get install qemu-system-x86)")
-	}
-	small := write(t, "kind = \"micro\"\nrounds = 1\nspread = \"0s\"\n[[point]]\nworkload = \"eagain\"\nwaits = 2000\n")
-	loops := write(t, "[[channel]]\nname = \"/c\"\n[[publisher]]\ngroup = \"rt\"\nchannel = \"/c\"\nrate = \"500Hz\"\npolicy = \"fifo\"\npriority = 40\n"+
-		"[[subscriber]]\ngroup = \"rt\"\nchannels = [\"/c\"]\npolicy = \"fifo\"\npriority = 40\n")
-	// A QEMU without the port, so that the guest has to use its console.
-	noPort := filepath.Join(t.TempDir(), "qemu")
-	script := "#!/bin/bash\nargs=()\nwhile (($#)); do case $1 in -chardev|-device) shift;; *) args+=(\"$1\");; esac; shift; done\nexec " + qemu + " \"${args[@]}\"\n"
-	if err := os.WriteFile(noPort, []byte(script), 0o777); err != nil {
-		t.Fatal(err)
-	}
-	boot := func(want int, args ...string) *program {
-		t.Helper()
-		p := command(t, append([]string{"vm", "--kernel", kernel, "-o", "out"}, args...)...)
-		if err := p.Start(); err != nil {
-			t.Fatal(err)
-		}
-		if code := p.exit(t, 4*time.Minute); code != want {
-			t.Fatalf("%q: exit %d, want %d: %s", args, code, want, &p.stderr)
-		}
-		return p
-	}
-	p := boot(0, "-D", "1s", "--warmup", "200ms", small, loops)
-	files, err := filepath.Glob(filepath.Join(p.dir, "out", "*.json"))
-	logs, _ := filepath.Glob(filepath.Join(p.dir, "out", "*.log"))
-	if err != nil || len(files) != 2 || len(logs) != 1 {
-		t.Fatalf("results %q, logs %q, %v", files, logs, err)
-	}
-	ids := map[string]bool{}
-	for _, f := range files {
-		r := load(t, f)
-		e := r.Environment
-		ids[e.BootID] = true
-		if !strings.Contains(f, e.BootID[:8]) || len(r.Failed()) > 0 || r.Broken != "" {
-			t.Errorf("%s: boot id %s, failed %+v, broken %q", f, e.BootID, r.Failed(), r.Broken)
-		}
-		if !e.Realtime {
-			t.Logf("%s %s is no PREEMPT_RT kernel", e.KernelRelease, e.KernelVersion)
-		}
-		if e.Emulated != strings.Contains(p.stderr.String(), "emulated") {
-			t.Errorf("emulated: %t; %s", e.Emulated, &p.stderr)
-		}
-		if len(r.Runs[0].Micro) > 0 {
-			if k := r.Runs[0].Micro[0].Kernel; k == nil || k.Arms != 2000 {
-				t.Errorf("kernel part: %+v, observer %+v", k, r.Observer)
-			}
-		} else if r.Runs[0].Phases[0].Groups[0].Handled == 0 {
-			t.Error("no message was handled")
-		}
-	}
-	if len(ids) != 1 || len(ids) == 1 && ids[load(t, files[0]).Environment.BootID] == false {
-		t.Errorf("boot ids %v of one boot", ids)
-	}
-	if p := boot(0, "--qemu", noPort, small); !strings.Contains(p.stdout.String(), "ns/wait") {
-		t.Errorf("by the console: %s", &p.stdout)
-	}
-	if p := boot(0, "--check"); !strings.Contains(p.stdout.String(), "cache patch") || !strings.Contains(p.stdout.String(), "kmallocs per failed arm") {
-		t.Errorf("check: %s", &p.stdout)
-	}
-	if p := boot(1, "--cmdline", "rdinit=/no/such", small); !strings.Contains(p.stderr.String(), "console") {
-		t.Errorf("a guest without init: %s", &p.stderr)
-	}
-	if p := boot(1, "--timeout", "500ms", small); !strings.Contains(p.stderr.String(), "--timeout") {
-		t.Errorf("a guest that is too slow: %s", &p.stderr)
-	}
-	// Too little for the kernel and the archive: it panics, or loops in what is left of it.
-	if p := boot(1, "--memory", "48M", "--timeout", "20s", small); !strings.Contains(p.stderr.String(), "console") {
-		t.Errorf("a guest without memory: %s", &p.stderr)
-	}
-}
-
-// TestQEMUDies: QEMU does not outlive an aossim that is killed.
-func TestQEMUDies(t *testing.T) {
-	if runtime.GOARCH != "amd64" {
-		t.Skip("the kernel is one for amd64")
-	}
-	dir := t.TempDir()
-	image, qemu, pidfile := make([]byte, 0x400), filepath.Join(dir, "qemu"), filepath.Join(dir, "pid")
-	copy(image[0x202:], "HdrS")
-	script := "#!/bin/sh\ncase \"$*\" in *-kernel*) echo $$ >" + pidfile + "; exec sleep 1000;; *) exit 1;; esac\n"
-	if err := errors.Join(os.WriteFile(filepath.Join(dir, "bzImage"), image, 0o666), os.WriteFile(qemu, []byte(script), 0o777)); err != nil {
-		t.Fatal(err)
-	}
-	p := command(t, "vm", "--kernel", filepath.Join(dir, "bzImage"), "--qemu", qemu, "pair")
-	p.Env = append(p.Env, "TMPDIR="+dir) // what it unpacks stays when it is killed
-	if err := p.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer p.Process.Kill()
-	pid := 0
-	await(t, "QEMU", 5*time.Second, func() bool {
-		data, err := os.ReadFile(pidfile)
-		pid, _ = strconv.Atoi(strings.TrimSpace(string(data)))
-		return err == nil && pid > 0
-	})
-	if err := p.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = p.Wait()
-	await(t, "the end of QEMU", 2*time.Second, func() bool { return len(alive([]int{pid})) == 0 })
-}
-
 // TestNotObserved: without the right to observe, a run says what is missing and goes on,
 // and one that is told to observe does not begin.
 func TestNotObserved(t *testing.T) {
@@ -637,6 +522,9 @@ func TestUsage(t *testing.T) {
 		{"--observe=perhaps", "pair"}, {"-D", "1s", "scalar"}, {"--rounds", "3", "pair"}, {"--rounds", "-1", "scalar"}, {"--ring-flags", "x", "scalar"}, {"check", "-p", "0"}, {"check", "x"},
 		{"vm"}, {"vm", "pair"}, {"vm", "--kernel", "/dev/null", "pair"}, {"vm", "--kernel", "/no/such", "pair"}, {"vm", "--before", "x", "pair"}, {"vm", "--kernel", "x"},
 		{"vm", "--before", "x", "--after", "y", "--order", "ABC", "pair"}, {"vm", "--before", "x", "--after", "y", "--order", "AA", "pair"}, {"vm", "--kernel", "x", "--cpus", "0", "pair"},
+		{"vm", "--bisect", "--after", "x", "pair"}, {"vm", "--bisect", "--kernel", "x", "pair"}, {"vm", "--kernel", "x", "--clock", "sundial", "pair"}, {"vm", "--kernel", "x", "--jobs", "-1", "pair"}, {"vm", "--kernel", "x", "--timeout", "0s", "pair"},
+		{"vm", "--before", "x", "--before", "y", "--after", "z", "pair"}, {"vm", "--before", "x", "--after", "z", "--check"}, {"vm", "--kernel", "x", "--json", "pair"}, {"vm", "--kernel", "x", "--markdown", "pair"},
+		{"vm", "--before", "x", "--after", "z", "--json", "--markdown", "pair"}, {"vm", "--before", bad, "--after", "z", "--gate", "0%", "pair"},
 		{"-o", "x.json", "pair", "load"}, {"report"}, {"report", bad}, {"report", "/no/such.json"}, {"pair", bad}, {"/dev/null"},
 	} {
 		var stdout, stderr bytes.Buffer

@@ -68,6 +68,7 @@ func (c *vmCommand) keep(env *environment, i int, b boot, done *vm.Boot) (result
 			r, e := result.Decode(b.kernel, out.Data)
 			if e == nil {
 				mark(&r.Environment, done)
+				later(r, done.Ahead)
 				// What a guest says is not trusted with the names of files.
 				var path string
 				path, e = c.save(fmt.Sprintf("%s-%d-%s-%.8s", base, n+1, fileWord(r.Scenario.Name), report.Word(r.Environment.BootID)), ".json", r.Encode)
@@ -97,6 +98,21 @@ func (c *vmCommand) keep(env *environment, i int, b boot, done *vm.Boot) (result
 // mark adds what the host knows of a boot.
 func mark(e *result.Environment, done *vm.Boot) {
 	e.Image, e.BootID, e.Emulator = done.Image, done.ID, done.Emulator
+}
+
+// later moves a result's dates by what the guest's clock was behind.
+func later(r *result.Result, by time.Duration) {
+	if t, err := time.Parse(time.RFC3339, r.Started); err == nil {
+		r.Started = t.Add(by).Local().Format(time.RFC3339)
+	}
+	for i := range r.Runs {
+		for j := range r.Runs[i].Phases {
+			r.Runs[i].Phases[j].BeganNS += int64(by)
+		}
+		for j := range r.Runs[i].Micro {
+			r.Runs[i].Micro[j].BeganNS += int64(by)
+		}
+	}
 }
 
 // fileWord is a part of a file's name.

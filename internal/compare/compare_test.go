@@ -491,3 +491,61 @@ func TestInterval(t *testing.T) {
 		t.Errorf("three values: %g..%g", lo, hi)
 	}
 }
+
+// virtual makes a result of micro one of instructions.
+func virtual(rounds ...float64) *result.Result {
+	r := micro(rounds...)
+	r.Environment.Emulated, r.Environment.Clock = true, result.ClockInstructions
+	r.Runs[0].Micro[0].Unit = metric.InstructionsPer + "pair"
+	return r
+}
+
+// TestInstructions: they are judged on an emulated machine, by rounds whatever boots there are, with
+// a gate of their own, which that of times does not widen.
+func TestInstructions(t *testing.T) {
+	rounds := func(mean float64) []float64 { return []float64{mean, mean + .1, mean + .2, mean + .3, mean + .4} }
+	for name, c := range map[string]struct {
+		after   float64
+		options Options
+		want    Verdict
+	}{
+		"same":               {1801, Options{}, Same},
+		"one per cent":       {1818, Options{}, Slower},
+		"better":             {1782, Options{}, Faster},
+		"gate of times":      {1818, Options{Gates: map[string]float64{"scalar": 0.1}}, Slower},
+		"gate":               {1818, Options{Gates: map[string]float64{"scalar.instructions": 0.1}}, Same},
+		"gate for all":       {1818, Options{Gate: 0.05}, Same},
+		"within the gate":    {1808, Options{}, Same},
+		"just outside of it": {1811, Options{}, Slower},
+	} {
+		a, a2, b := virtual(rounds(1800)...), virtual(rounds(1800)...), virtual(rounds(c.after)...)
+		a.Environment.BootID, a2.Environment.BootID, b.Environment.BootID = "1", "2", "3"
+		found, err := Compare(of(a), of(b), of(a2), c.options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m := found.Metrics[0]; m.Verdict != c.want || m.Before.N != 5 || m.Unit != "instructions/pair" || !found.Virtual {
+			t.Errorf("%s: %s (%s), %+v", name, m.Verdict, m.Why, m)
+		}
+	}
+	// Times of virtual time are shown.
+	a, b := virtual(rounds(1800)...), virtual(rounds(900)...)
+	for _, r := range of(a, b) {
+		r.Runs[0].Micro[0].Unit = "virtual ns/pair"
+	}
+	found, err := Compare(of(a), of(b), nil, Options{})
+	if err != nil || found.Metrics[0].Verdict != Shown {
+		t.Errorf("%+v, %v", found, err)
+	}
+	// Two units of one point are no metric.
+	a.Runs[0].Micro[0].Unit = "ns/pair"
+	if _, err := Compare(of(a), of(b), nil, Options{}); !errors.Is(err, refusal.ErrUsage) {
+		t.Errorf("ns against virtual ns: %v", err)
+	}
+	b.Runs[0].Micro = append(b.Runs[0].Micro, a.Runs[0].Micro[0])
+	b.Runs[0].Micro[1].Name = "other"
+	a.Runs[0].Micro = append(a.Runs[0].Micro, b.Runs[0].Micro[1])
+	if found, err := Compare(of(a), of(b), nil, Options{}); err != nil || !found.Doubtful || found.Decided() || !strings.Contains(strings.Join(found.Warnings, " "), "scalar is in ns/pair on one side and on another in virtual ns/pair") {
+		t.Errorf("%+v, %v", found, err)
+	}
+}

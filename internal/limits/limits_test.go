@@ -157,3 +157,24 @@ func Example() {
 	// <nil>
 	// <nil>
 }
+
+// TestMemoryGroup: the group with an account is named, and the root one said to have none.
+func TestMemoryGroup(t *testing.T) {
+	const mount1 = "34 31 0:31 / /sys/fs/cgroup/memory rw shared:9 - cgroup cgroup rw,memory\n"
+	for name, c := range map[string]struct {
+		files map[string]string
+		want  string
+	}{
+		"version 2": {map[string]string{"proc/self/mountinfo": mount2, "proc/self/cgroup": "0::/aossim\n", "sys/fs/cgroup/aossim/memory.current": "4096\n"}, "/sys/fs/cgroup/aossim"},
+		"parent":    {map[string]string{"proc/self/mountinfo": mount2, "proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/memory.current": "4096\n"}, "/sys/fs/cgroup/a"},
+		"root":      {map[string]string{"proc/self/mountinfo": mount2, "proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cgroup.procs": "1\n"}, RootGroup},
+		"no memory": {map[string]string{"proc/self/mountinfo": mount2, "proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/cgroup.procs": "1\n"}, RootGroup},
+		"version 1": {map[string]string{"proc/self/mountinfo": mount1, "proc/self/cgroup": "4:memory:/a\n", "sys/fs/cgroup/memory/a/memory.usage_in_bytes": "1\n", "sys/fs/cgroup/memory/memory.usage_in_bytes": "1\n"}, "/sys/fs/cgroup/memory/a"},
+		"root of 1": {map[string]string{"proc/self/mountinfo": mount1, "proc/self/cgroup": "4:memory:/\n", "sys/fs/cgroup/memory/memory.usage_in_bytes": "1\n"}, RootGroup},
+		"none":      {nil, "none to be seen"},
+	} {
+		if got := memoryGroup(tree(t, c.files)); !strings.HasPrefix(got, c.want) {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+}

@@ -50,7 +50,7 @@ func Environment() result.Environment {
 		ClockSource: read("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
 		Mitigations: mitigations(), Virtualization: virtualization(),
 		RTThrottling: throttling(),
-		Emulated:     emulated(),
+		Emulated:     Emulated(),
 		Clock:        clock(), MemoryGroup: limits.MemoryGroup(),
 		GoVersion: runtime.Version(), Program: program(),
 	}
@@ -148,7 +148,8 @@ func virtualization() string {
 // EmulatedArgument on the kernel's command line says that the machine is emulated.
 const EmulatedArgument = "aossim.emulated"
 
-func emulated() bool {
+// Emulated says whether this machine is emulated, without hardware support.
+func Emulated() bool {
 	return strings.Contains(cpuModel(), "QEMU TCG") || slices.Contains(strings.Fields(read("/proc/cmdline")), EmulatedArgument)
 }
 

@@ -98,11 +98,18 @@ func (a *actor) do(c command) (r answer, err error) {
 	return answer{Latencies: a.work.latencies(), Checks: a.found.checks()}, a.work.release()
 }
 
+// settle is how long a thread sleeps before a round in virtual time (ns): meanwhile the controller,
+// on the same CPU, goes to sleep, and Go's monitor looks after this process less and less often.
+const settle = 50_000_000
+
 // round does one. Where the workload has threads they stay on their CPUs themselves.
 func (a *actor) round(count bool) (answer, error) {
 	alone := !scenarios.WorkloadNamed(a.Point.Workload).Threads
 	if alone {
 		linux.Pin()
+		if a.Virtual {
+			linux.SleepFor(settle)
+		}
 	}
 	m, err := a.work.round(a.found)
 	if alone {

@@ -399,12 +399,15 @@ func (p *Plan) observed(ctx context.Context, pt *point) error {
 	return nil
 }
 
+// endLimit is for a process to account for its checks; wide, as for emulated machines.
+const endLimit = time.Minute
+
 // finish has the process account for its checks.
 func (pt *point) finish(ctx context.Context) error {
 	if pt.stuck {
 		return nil
 	}
-	a, err := pt.ask(ctx, command{Do: doEnd}, time.Second*5)
+	a, err := pt.ask(ctx, command{Do: doEnd}, endLimit)
 	if err != nil {
 		return err
 	}

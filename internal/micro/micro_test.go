@@ -24,6 +24,7 @@ import (
 	"aossim/internal/actors"
 	"aossim/internal/linux"
 	"aossim/internal/linux/linuxtest"
+	"aossim/internal/metric"
 	"aossim/internal/observe"
 	"aossim/internal/refusal"
 	"aossim/internal/result"
@@ -451,4 +452,38 @@ func BenchmarkPeers(b *testing.B) {
 		b.ReportMetric(result.SpreadOf(ratios[n]).Median, p.name+"/peer")
 	}
 	b.ReportMetric(0, "ns/op")
+}
+
+// TestUnits: virtual time is instructions only where one thread is alone on one CPU.
+func TestUnits(t *testing.T) {
+	for name, c := range map[string]struct {
+		plan  Plan
+		point scenarios.Point
+		want  string
+	}{
+		"real":            {Plan{alone: true}, scenarios.Point{Workload: "scalar"}, "ns/pair"},
+		"virtual":         {Plan{virtual: true, alone: true}, scenarios.Point{Workload: "scalar"}, "instructions/pair"},
+		"several CPUs":    {Plan{virtual: true}, scenarios.Point{Workload: "eagain"}, "virtual ns/wait"},
+		"hash":            {Plan{virtual: true, alone: true}, scenarios.Point{Workload: "hash", Threads: 1}, "instructions/wait"},
+		"several threads": {Plan{virtual: true, alone: true}, scenarios.Point{Workload: "hash", Threads: 2}, "ops/virtual s/thread"},
+		"partners":        {Plan{virtual: true, alone: true}, scenarios.Point{Workload: "mismatch", Threads: 1}, "ops/virtual s/thread"},
+	} {
+		if got := c.plan.unit(&c.point); got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+		judged := metric.OfPoint(&result.Micro{Unit: c.plan.unit(&c.point)}).Judged
+		if (judged == metric.Instructions) != strings.HasPrefix(c.want, "instructions/") {
+			t.Errorf("%s: %s is judged as %s", name, c.want, judged)
+		}
+	}
+	pt := &point{Point: &scenarios.Point{Workload: "hash"}, out: result.Micro{Unit: "instructions/wait"}}
+	if v := pt.figure(answer{Value: 2e6}); v != 500 {
+		t.Errorf("2 million a second are %v ns each", v)
+	}
+	for waits, want := range map[int]int{100_000: scenarios.WorkloadNamed("eagain").Virtual.Waits, 7: 7} { // what the scenario gives stays
+		p := scenarios.Point{Workload: "eagain", Waits: waits}
+		if p.InVirtualTime(); p.Waits != want {
+			t.Errorf("%d waits are %d in virtual time", waits, p.Waits)
+		}
+	}
 }

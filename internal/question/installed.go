@@ -17,6 +17,9 @@ const (
 	forkArmedInstalled // arming had installed the hash
 )
 
+// forkLimit is wide: an emulated machine is slow, and its clock may be its host's.
+const forkLimit = time.Minute
+
 // installed is the same for the installation of the hash, which a process has only
 // from its second thread, or from its first private futex on a ring. A forked process
 // has one thread and no hash.
@@ -50,7 +53,7 @@ var installed = question{"a private wait armed before the private hash is instal
 			return forkArmedInstalled
 		}
 		return forkWoken
-	}, 5*time.Second)
+	}, forkLimit)
 	switch {
 	case err != nil:
 		return unknown(err)

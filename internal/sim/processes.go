@@ -57,7 +57,7 @@ func (c *controller) stop(ctx context.Context) {
 	if ctx.Err() != nil {
 		limit = reportLimit
 	}
-	timeout := time.After(limit)
+	timeout := time.After(c.slow * limit)
 	for range c.left() {
 		select {
 		case p := <-c.exits:

@@ -10,6 +10,7 @@ import (
 	"aossim/internal/actors"
 	"aossim/internal/limits"
 	"aossim/internal/linux"
+	"aossim/internal/machine"
 )
 
 // A watchdog ends a run whose real-time threads leave ordinary threads no CPU at
@@ -22,6 +23,7 @@ type watchdog struct {
 	ended  chan struct{}
 	waited time.Duration // when it acted
 	canary atomic.Uint64
+	limit  int // ticks without it
 	// Where these change, it is the control group's CPU quota that keeps the canary.
 	quotas []*quotaFile
 }
@@ -33,11 +35,12 @@ type quotaFile struct {
 }
 
 // The watchdog looks every tick and acts when ordinary threads got nothing for
-// patience ticks in a row (half a second); where a quota stopped them meanwhile, quotaPatience.
+// patience ticks in a row (half a second); where a quota stopped them meanwhile, or time is virtual
+// and emulated CPUs take turns, widePatience.
 const (
-	tick          = 100 * time.Millisecond
-	patience      = 5
-	quotaPatience = 100
+	tick         = 100 * time.Millisecond
+	patience     = 5
+	widePatience = 100
 )
 
 // startWatchdog starts the watchdog above actors of at most the priority given, 0
@@ -46,7 +49,10 @@ const (
 // the controller from ending the run. all are the CPUs of this process: SCHED_DEADLINE needs
 // them. throttled are files that change when the control group's CPU quota stops threads.
 func startWatchdog(priority int, cpus, all []int, throttled []string, bite func()) (*watchdog, error) {
-	w := &watchdog{ended: make(chan struct{})}
+	w := &watchdog{ended: make(chan struct{}), limit: patience}
+	if machine.Virtual() {
+		w.limit = widePatience
+	}
 	for _, path := range throttled {
 		f, err := os.Open(path)
 		if err != nil {
@@ -114,18 +120,18 @@ func (p *Plan) highest() (highest int) {
 // watch sleeps in raw system calls, so that it keeps its P: a starved thread may
 // hold every other one.
 func (w *watchdog) watch(bite func()) {
-	last, still, limit := w.canary.Load(), 0, patience
+	last, still, limit := w.canary.Load(), 0, w.limit
 	w.stopped()
 	for !w.stop.Load() {
 		sleepPinned(int64(tick))
 		stopped := w.stopped()
 		now := w.canary.Load()
 		if now != last {
-			last, still, limit = now, 0, patience
+			last, still, limit = now, 0, w.limit
 			continue
 		}
 		if stopped {
-			limit = quotaPatience
+			limit = widePatience
 		}
 		if still++; still >= limit {
 			w.waited = time.Duration(still) * tick

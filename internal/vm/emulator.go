@@ -32,6 +32,10 @@ const (
 	Host         Clock = "host"
 )
 
+// epoch is when the clock of a guest in virtual time begins: the fraction of a second in which the
+// kernel reads it decides where ticks fall.
+var epoch = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
+
 // emulator is QEMU for one architecture, and this program as a build for it.
 type emulator struct {
 	arch    string // as GOARCH has it
@@ -113,7 +117,7 @@ func (e *emulator) arguments(o Options, cpus int) (args []string, cmdline string
 	case e.kvm:
 		args = append(args, "-accel", "kvm", "-cpu", "host")
 	case e.virtual:
-		args = append(args, "-accel", "tcg,thread=single", "-cpu", b.model, "-icount", "shift=0,sleep=off,align=off", "-rtc", "base=2020-01-01,clock=vm", "-seed", "1")
+		args = append(args, "-accel", "tcg,thread=single", "-cpu", b.model, "-icount", "shift=0,sleep=off,align=off", "-rtc", "base="+epoch.Format(time.DateOnly)+",clock=vm", "-seed", "1")
 		// What is laid out at random, and what depends on how busy other CPUs are.
 		words = append(words, machine.EmulatedArgument, machine.VirtualArgument, "nokaslr", "norandmaps", "randomize_kstack_offset=off", "mitigations=auto", "nohz=off")
 		words = append(words, b.exact...)

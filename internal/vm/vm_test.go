@@ -7,6 +7,7 @@ import (
 	"context"
 	"debug/elf"
 	"encoding/base64"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -17,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/klauspost/compress/zstd"
 	"github.com/u-root/u-root/pkg/cpio"
 
 	"aossim/internal/refusal"
@@ -111,7 +113,7 @@ func TestGreedyGuest(t *testing.T) {
 
 // FuzzKernel: no file is taken for a kernel that is none, and none takes long or panics.
 func FuzzKernel(f *testing.F) {
-	for _, data := range [][]byte{bzImage(), deb("./boot/vmlinuz-1", bzImage()), deb("./boot/vmlinuz-1", bzImage())[:200], []byte("\x7fELF"), nil} {
+	for _, data := range [][]byte{gz(bzImage()), zboot("gzip", gz(bzImage())), bzImage(), deb("./boot/vmlinuz-1", bzImage()), deb("./boot/vmlinuz-1", bzImage())[:200], []byte("\x7fELF"), nil} {
 		f.Add(data)
 	}
 	dir, path := f.TempDir(), filepath.Join(f.TempDir(), "k.deb")
@@ -150,6 +152,34 @@ func bzImage() []byte {
 	image := make([]byte, 0x400)
 	copy(image[0x202:], "HdrS")
 	return image
+}
+
+// gz packs data.
+func gz(data []byte) []byte {
+	var out bytes.Buffer
+	z := gzip.NewWriter(&out)
+	_, _ = z.Write(data)
+	z.Close()
+	return out.Bytes()
+}
+
+// zst packs data.
+func zst(data []byte) []byte {
+	z, err := zstd.NewWriter(nil)
+	if err != nil {
+		panic(err)
+	}
+	return z.EncodeAll(data, nil)
+}
+
+// zboot is an EFI zboot image with a payload, and what a linker puts behind one.
+func zboot(kind string, payload []byte) []byte {
+	image := make([]byte, 0x300)
+	copy(image, "MZ\x00\x00zimg")
+	binary.LittleEndian.PutUint32(image[8:], uint32(len(image)))
+	binary.LittleEndian.PutUint32(image[12:], uint32(len(payload)))
+	copy(image[24:], kind)
+	return append(append(image, payload...), "behind it"...)
 }
 
 // deb returns a Debian package with a file.
@@ -345,5 +375,64 @@ func TestNoQEMU(t *testing.T) {
 	}
 	if !errors.Is(err, refusal.ErrCannot) || !strings.Contains(err.Error(), "apt-get install") {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestOneImage: an image is the same one however it is packed.
+func TestOneImage(t *testing.T) {
+	dir := t.TempDir()
+	arm := make([]byte, 0x400)
+	copy(arm[56:], "ARM\x64")
+	sums := map[string]bool{}
+	for name, data := range map[string][]byte{"Image": arm, "Image.gz": gz(arm), "zboot": zboot("gzip", gz(arm)), "k.deb": deb("./boot/vmlinuz-1", arm)} {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, data, 0o666); err != nil {
+			t.Fatal(err)
+		}
+		k, err := openKernel(t.Context(), path, dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sums[k.sha256] = true
+	}
+	if len(sums) != 1 {
+		t.Errorf("%d checksums of one image", len(sums))
+	}
+}
+
+// TestNoInstructions: a QEMU that cannot count them is refused before anything runs, with what
+// it said.
+func TestNoInstructions(t *testing.T) {
+	dir := t.TempDir()
+	kernel, qemu := filepath.Join(dir, "bzImage"), filepath.Join(dir, "qemu")
+	script := "#!/bin/sh\ncase \"$*\" in --version) echo QEMU of yore;; *-icount*) echo 'qemu: -icount: invalid option' >&2; exit 1;; esac\n"
+	if err := errors.Join(os.WriteFile(kernel, bzImage(), 0o666), os.WriteFile(qemu, []byte(script), 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	_, err := New(t.Context(), Options{QEMU: qemu, Clock: Instructions}, []string{kernel})
+	if runtime.GOARCH != "amd64" {
+		return
+	}
+	if !errors.Is(err, refusal.ErrCannot) || !strings.Contains(err.Error(), "QEMU of yore") || !strings.Contains(err.Error(), "invalid option") || !strings.Contains(err.Error(), "--clock host") {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestFixed: in virtual time all that makes two boots differ is fixed, and what the user adds comes last.
+func TestFixed(t *testing.T) {
+	for arch := range boards {
+		args, cmdline := (&emulator{arch: arch, virtual: true}).arguments(Options{Cmdline: "mitigations=off"}, 1)
+		line := strings.Join(args, " ")
+		for _, want := range []string{"-smp 1", "-icount shift=0,sleep=off", "thread=single", "-rtc base=2020-01-01,clock=vm", "-seed 1", "-cpu " + boards[arch].model} {
+			if !strings.Contains(line, want) {
+				t.Errorf("%s: no %q in %s", arch, want, line)
+			}
+		}
+		if !strings.HasSuffix(cmdline, " mitigations=off") || !strings.Contains(cmdline, "nokaslr norandmaps") || !strings.Contains(cmdline, "aossim.clock=instructions") {
+			t.Errorf("%s: %s", arch, cmdline)
+		}
+	}
+	if a, b := newID(), newID(); a == b || len(a) != 36 {
+		t.Errorf("%s, %s", a, b)
 	}
 }

@@ -1,0 +1,373 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"aossim/internal/check"
+	"aossim/internal/compare"
+	"aossim/internal/limits"
+	"aossim/internal/report"
+	"aossim/internal/result"
+)
+
+// testKernel is a kernel that tests boot; it should be a PREEMPT_RT one.
+const testKernel = "AOSSIM_TEST_KERNEL"
+
+// TestVM boots a real kernel: results come back by virtio-serial and by the console, a
+// check does, and guests that fail are said to.
+func TestVM(t *testing.T) {
+	kernel := os.Getenv(testKernel)
+	if kernel == "" {
+		t.Skip(testKernel + " names no kernel image to boot")
+	}
+	qemu, err := exec.LookPath("qemu-system-x86_64")
+	if err != nil {
+		t.Skip("qemu-system-x86_64 is not installed (apt-get install qemu-system-x86)")
+	}
+	small := write(t, "kind = \"micro\"\nrounds = 1\nspread = \"0s\"\n[[point]]\nworkload = \"eagain\"\nwaits = 2000\n")
+	loops := write(t, "[[channel]]\nname = \"/c\"\n[[publisher]]\ngroup = \"rt\"\nchannel = \"/c\"\nrate = \"500Hz\"\npolicy = \"fifo\"\npriority = 40\n"+
+		"[[subscriber]]\ngroup = \"rt\"\nchannels = [\"/c\"]\npolicy = \"fifo\"\npriority = 40\n")
+	// A QEMU without the port, so that the guest has to use its console.
+	noPort := filepath.Join(t.TempDir(), "qemu")
+	script := "#!/bin/bash\nargs=()\nwhile (($#)); do case $1 in -chardev|-device) shift;; *) args+=(\"$1\");; esac; shift; done\nexec " + qemu + " \"${args[@]}\"\n"
+	if err := os.WriteFile(noPort, []byte(script), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	boot := func(want int, args ...string) *program {
+		t.Helper()
+		p := command(t, append([]string{"vm", "--kernel", kernel, "-o", "out"}, args...)...)
+		if err := p.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if code := p.exit(t, 4*time.Minute); code != want {
+			t.Fatalf("%q: exit %d, want %d: %s", args, code, want, &p.stderr)
+		}
+		return p
+	}
+	p := boot(0, "-D", "1s", "--warmup", "200ms", small, loops)
+	files, err := filepath.Glob(filepath.Join(p.dir, "out", "*.json"))
+	logs, _ := filepath.Glob(filepath.Join(p.dir, "out", "*.log"))
+	if err != nil || len(files) != 2 || len(logs) != 1 {
+		t.Fatalf("results %q, logs %q, %v", files, logs, err)
+	}
+	ids := map[string]bool{}
+	for _, f := range files {
+		r := load(t, f)
+		e := r.Environment
+		ids[e.BootID] = true
+		if !strings.Contains(f, e.BootID[:8]) || len(r.Failed()) > 0 || r.Broken != "" {
+			t.Errorf("%s: boot id %s, failed %+v, broken %q", f, e.BootID, r.Failed(), r.Broken)
+		}
+		if !e.Realtime {
+			t.Logf("%s %s is no PREEMPT_RT kernel", e.KernelRelease, e.KernelVersion)
+		}
+		if e.Emulated != strings.Contains(p.stderr.String(), "emulated") {
+			t.Errorf("emulated: %t; %s", e.Emulated, &p.stderr)
+		}
+		if len(r.Runs[0].Micro) > 0 {
+			if k := r.Runs[0].Micro[0].Kernel; k == nil || k.Arms != 2000 {
+				t.Errorf("kernel part: %+v, observer %+v", k, r.Observer)
+			}
+		} else if r.Runs[0].Phases[0].Groups[0].Handled == 0 {
+			t.Error("no message was handled")
+		}
+	}
+	if len(ids) != 1 || len(ids) == 1 && ids[load(t, files[0]).Environment.BootID] == false {
+		t.Errorf("boot ids %v of one boot", ids)
+	}
+	// By the console, and by the host's clock, which was the only one once.
+	if p := boot(0, "--qemu", noPort, "--clock", "host", small); !strings.Contains(p.stdout.String(), " ns/wait") || strings.Contains(p.stdout.String(), "instructions") {
+		t.Errorf("by the console: %s", &p.stdout)
+	}
+	if p := boot(0, "--check"); !strings.Contains(p.stdout.String(), "cache patch") || !strings.Contains(p.stdout.String(), "kmallocs per failed arm") {
+		t.Errorf("check: %s", &p.stdout)
+	}
+	if p := boot(1, "--cmdline", "rdinit=/no/such", small); !strings.Contains(p.stderr.String(), "console") {
+		t.Errorf("a guest without init: %s", &p.stderr)
+	}
+	if p := boot(1, "--timeout", "500ms", small); !strings.Contains(p.stderr.String(), "--timeout") {
+		t.Errorf("a guest that is too slow: %s", &p.stderr)
+	}
+	// Too little for the kernel and the archive: it panics, or loops in what is left of it.
+	if p := boot(1, "--memory", "48M", "--timeout", "20s", small); !strings.Contains(p.stderr.String(), "console") {
+		t.Errorf("a guest without memory: %s", &p.stderr)
+	}
+}
+
+// TestQEMUDies: QEMU does not outlive an aossim that is killed.
+func TestQEMUDies(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("the kernel is one for amd64")
+	}
+	dir := t.TempDir()
+	image, qemu, pidfile := make([]byte, 0x400), filepath.Join(dir, "qemu"), filepath.Join(dir, "pid")
+	copy(image[0x202:], "HdrS")
+	script := "#!/bin/sh\ncase \"$*\" in *-kernel*) echo $$ >" + pidfile + "; exec sleep 1000;; *) exit 1;; esac\n"
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "bzImage"), image, 0o666), os.WriteFile(qemu, []byte(script), 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	p := command(t, "vm", "--kernel", filepath.Join(dir, "bzImage"), "--qemu", qemu, "pair")
+	p.Env = append(p.Env, "TMPDIR="+dir) // what it unpacks stays when it is killed
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer p.Process.Kill()
+	pid := 0
+	await(t, "QEMU", 5*time.Second, func() bool {
+		data, err := os.ReadFile(pidfile)
+		pid, _ = strconv.Atoi(strings.TrimSpace(string(data)))
+		return err == nil && pid > 0
+	})
+	if err := p.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = p.Wait()
+	await(t, "the end of QEMU", 2*time.Second, func() bool { return len(alive([]int{pid})) == 0 })
+}
+
+// pairOfKernels returns a kernel before and one after the cache patch, of an architecture.
+func pairOfKernels(t *testing.T, arch string) (before, after string) {
+	t.Helper()
+	dir := os.Getenv("AOSSIM_TEST_KERNELS")
+	if dir == "" {
+		t.Skip("AOSSIM_TEST_KERNELS names no directory with kernels before and after the cache patch")
+	}
+	names := map[string][2]string{"amd64": {"before.bzImage", "after.bzImage"}, "arm64": {"arm64-before.Image.gz", "arm64-after.Image.gz"}}[arch]
+	if _, err := exec.LookPath(map[string]string{"amd64": "qemu-system-x86_64", "arm64": "qemu-system-aarch64"}[arch]); err != nil {
+		t.Skip(err)
+	}
+	return filepath.Join(dir, names[0]), filepath.Join(dir, names[1])
+}
+
+// vmRun runs aossim vm in a directory, with its exit code.
+func vmRun(t *testing.T, dir string, args ...string) (p *program, code int) {
+	t.Helper()
+	p = command(t, append([]string{"vm"}, args...)...)
+	if dir != "" {
+		p.Dir = dir
+	}
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return p, p.exit(t, 8*time.Minute)
+}
+
+// metricOf returns one of a comparison.
+func metricOf(t *testing.T, c *compare.Comparison, name string) compare.Judged {
+	t.Helper()
+	at := slices.IndexFunc(c.Metrics, func(m compare.Judged) bool { return m.Name == name })
+	if at < 0 {
+		t.Fatalf("no metric %q", name)
+	}
+	return c.Metrics[at]
+}
+
+// TestInstructions: two boots of one kernel execute the same instructions, whatever the host does
+// meanwhile, and the cache patch saves what it saves.
+func TestInstructions(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("the kernels are for amd64")
+	}
+	before, after := pairOfKernels(t, "amd64")
+	stop := make(chan struct{})
+	defer close(stop)
+	for range runtime.NumCPU() { // a busy host
+		go func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+			}
+		}()
+	}
+	p, code := vmRun(t, "", "--before", before, "--after", after, "--json", "--jobs", "2", "eagain", "scalar")
+	if code != 0 {
+		t.Fatalf("exit %d: %s", code, &p.stderr)
+	}
+	var found []*compare.Comparison
+	if err := json.Unmarshal(p.stdout.Bytes(), &found); err != nil || len(found) != 2 {
+		t.Fatalf("%v: %s", err, &p.stdout)
+	}
+	for _, name := range []string{"one by one", "in batches"} {
+		m := metricOf(t, found[0], name)
+		if m.Unit != "instructions/wait" || m.Verdict != compare.Faster || m.Change > -0.1 || m.Gate != compare.InstructionGate || m.Drift != 0 || m.Before.Median != m.Again.Median {
+			t.Errorf("%s: %+v", name, m)
+		}
+		if m := metricOf(t, found[0], name+" / kmalloc per failed arm"); m.Before.Median != 1 || m.After.Median != 0 || m.Verdict != compare.FewerAllocation {
+			t.Errorf("%+v", m)
+		}
+	}
+	if m := metricOf(t, found[1], "scalar"); m.Unit != "instructions/pair" || m.Verdict != compare.Same || m.Drift != 0 {
+		t.Errorf("%+v", m)
+	}
+	files, _ := filepath.Glob(filepath.Join(p.dir, "results", "*.json"))
+	ids := map[string]bool{}
+	for _, f := range files {
+		r := load(t, f)
+		e := &r.Environment
+		ids[e.BootID] = true
+		if !e.Virtual() || !e.Emulated || e.CPUs != "0" || !strings.Contains(e.Emulator, "-icount") || !strings.Contains(e.CommandLine, "nokaslr") || strings.HasPrefix(e.MemoryGroup, limits.RootGroup) {
+			t.Errorf("%+v", e)
+		}
+		if began, err := time.Parse(time.RFC3339, r.Started); err != nil || time.Since(began).Abs() > time.Hour {
+			t.Errorf("begun %s", r.Started)
+		}
+		var gobench strings.Builder
+		if err := report.GoBench(&gobench, r); err != nil || !strings.Contains(gobench.String(), " instructions/") || strings.Contains(gobench.String(), "ns/") {
+			t.Errorf("%v: %s", err, &gobench)
+		}
+	}
+	if len(files) != 6 || len(ids) != 3 {
+		t.Errorf("%d results of %d boots: no two boots may pass for one", len(files), len(ids))
+	}
+	// The same results, by aossim compare.
+	var a, b []string
+	for _, f := range files {
+		switch name := filepath.Base(f); {
+		case !strings.Contains(name, "eagain"):
+		case strings.Contains(name, "-A-"):
+			a = append(a, f)
+		default:
+			b = append(b, f)
+		}
+	}
+	c := command(t, "compare", a[0], b[0], a[1])
+	if code := c.run(t); code != 0 || !strings.Contains(c.stdout.String(), "instructions/wait") || !strings.Contains(c.stdout.String(), "virtual time") || strings.Contains(c.stdout.String(), "ns/wait") {
+		t.Errorf("exit %d: %s%s", code, &c.stdout, &c.stderr)
+	}
+}
+
+// TestArm: a kernel of another architecture boots with a build of this program for it, which
+// has to be there.
+func TestArm(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("arm64 is no other architecture here")
+	}
+	before, after := pairOfKernels(t, "arm64")
+	program := filepath.Join(t.TempDir(), "aossim")
+	build := exec.Command("go", "build", "-o", program, ".")
+	build.Env = append(os.Environ(), "GOARCH=arm64", "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	p, code := vmRun(t, "", "--kernel", after, "--kernel", before, "--program", program, "--json", "eagain")
+	var tables []report.Kernels
+	if err := json.Unmarshal(p.stdout.Bytes(), &tables); code != 0 || err != nil || len(tables) != 1 || len(tables[0].Kernels) != 2 {
+		t.Fatalf("exit %d, %v: %s%s", code, err, &p.stdout, &p.stderr)
+	}
+	for _, m := range tables[0].Metrics {
+		low, high := min(m.Values[0], m.Values[1]), max(m.Values[0], m.Values[1])
+		switch {
+		case m.Unit == "instructions/wait" && (low < 500 || high < low*1.2), strings.Contains(m.Name, "kmalloc") && (low != 0 || high != 1):
+			t.Errorf("%+v", m)
+		}
+	}
+	p, code = vmRun(t, "", "--kernel", before, "--program", program, "--check", "--json")
+	found, err := check.Decode(p.stdout.Bytes())
+	if code != 0 || err != nil {
+		t.Fatalf("exit %d, %v: %s", code, err, &p.stderr)
+	}
+	for _, f := range found.Kernel {
+		if f.Answer == "could not tell" || strings.HasPrefix(f.Question, "a mismatched") && f.Answer != "yes" {
+			t.Errorf("%+v", f)
+		}
+	}
+	for want, args := range map[string][]string{
+		"GOARCH=arm64 go build -o aossim-arm64": {"--kernel", before, "eagain"},
+		"is for amd64":                          {"--kernel", before, "--program", "/proc/self/exe", "eagain"},
+		"bad magic number":                      {"--kernel", before, "--program", "/etc/passwd", "eagain"},
+		"several architectures":                 {"--kernel", before, "--kernel", filepath.Join(filepath.Dir(before), "before.bzImage"), "--program", program, "--qemu", "qemu-system-aarch64", "eagain"},
+	} {
+		if p, code := vmRun(t, "", args...); code != exitUsage || !strings.Contains(p.stderr.String(), want) {
+			t.Errorf("%q: exit %d: %s", args, code, &p.stderr)
+		}
+	}
+}
+
+// TestBisect: git bisect finds the commit that brought an image with more allocations, and
+// skips those without one; what is not the commit's ends the bisection.
+func TestBisect(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("the kernels are for amd64")
+	}
+	without, with := pairOfKernels(t, "amd64")
+	scenario := write(t, "kind = \"micro\"\n[[point]]\nworkload = \"eagain\"\nwaits = 10000\n")
+	base, code := vmRun(t, "", "--kernel", with, scenario)
+	if code != 0 {
+		t.Fatalf("exit %d: %s", code, &base.stderr)
+	}
+	before := base.only(t)
+	dir := t.TempDir()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	git := func(args ...string) string {
+		t.Helper()
+		cmd := exec.Command("git", append([]string{"-C", dir, "-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main"}, args...)...)
+		cmd.Env = append(os.Environ(), asProgram+"=1")
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("git %q: %v: %s", args, err, out)
+		}
+		return string(out)
+	}
+	git("init", "-q")
+	// Commit 5 is the first bad one; 4 has no image.
+	for i, image := range []string{with, with, with, "/no/image", without, without, without} {
+		if err := errors.Join(os.WriteFile(filepath.Join(dir, "image"), []byte(image+"\n"), 0o666), os.WriteFile(filepath.Join(dir, "number"), []byte(strconv.Itoa(i+1)), 0o666)); err != nil {
+			t.Fatal(err)
+		}
+		git("add", ".")
+		git("commit", "-q", "-m", fmt.Sprintf("commit %d", i+1))
+	}
+	git("bisect", "start", "HEAD", "HEAD~6")
+	step := fmt.Sprintf("exec %q vm --bisect --before %q --after \"$(cat image)\" -o %q %q", self, before, t.TempDir(), scenario)
+	out := git("bisect", "run", "sh", "-c", step)
+	// Which one of two it is cannot be told where the older one is skipped.
+	if !strings.Contains(out, "commit 5") || strings.Contains(out, "bisect run failed") || !strings.Contains(git("bisect", "log"), "bad") {
+		t.Errorf("%s\n%s", out, git("bisect", "log"))
+	}
+	for want, args := range map[int][]string{
+		exitSkipBisect: {"--before", before, "--after", "/no/image"},
+		exitUsage:      {"--before", "/no/image", "--after", without},
+	} {
+		if p, code := vmRun(t, "", append(args, "--bisect", scenario)...); code != want {
+			t.Errorf("%q: exit %d: %s", args, code, &p.stderr)
+		}
+	}
+	if p, code := vmRun(t, "", "--before", before, "--after", with, scenario); code != exitUsage || !strings.Contains(p.stderr.String(), "one image") {
+		t.Errorf("the image of the result: exit %d: %s", code, &p.stderr)
+	}
+	// A kernel that does not come to its end is skipped.
+	if p, code := vmRun(t, "", "--before", before, "--after", without, "--bisect", "--cmdline", "rdinit=/no/such", scenario); code != exitSkipBisect {
+		t.Errorf("a kernel that does not boot: exit %d: %s", code, &p.stderr)
+	}
+	other := write(t, "kind = \"micro\"\n[[point]]\nworkload = \"eagain\"\nwaits = 20000\n")
+	if p, code := vmRun(t, "", "--before", before, "--after", without, "--bisect", other); code != exitUsage || !strings.Contains(p.stderr.String(), "none of those to run") {
+		t.Errorf("a result of another scenario: exit %d: %s", code, &p.stderr)
+	}
+}
+
+// TestLater: what a guest dates from the beginning of its time is moved to the host's.
+func TestLater(t *testing.T) {
+	r := &result.Result{Started: "2020-01-01T00:00:02Z", Runs: []result.Run{{Phases: []result.Phase{{BeganNS: 5}}, Micro: []result.Micro{{BeganNS: 7}}}}}
+	later(r, time.Hour)
+	began, err := time.Parse(time.RFC3339, r.Started)
+	if err != nil || !began.Equal(time.Date(2020, 1, 1, 1, 0, 2, 0, time.UTC)) || r.Runs[0].Phases[0].BeganNS != int64(time.Hour)+5 || r.Runs[0].Micro[0].BeganNS != int64(time.Hour)+7 {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
