@@ -51,7 +51,6 @@ func (p *Point) OneThread() bool { return p.Threads <= 1 && !WorkloadNamed(p.Wor
 // InVirtualTime gives the point the sizes of its workload's Virtual, where it has those of its Defaults.
 func (p *Point) InVirtualTime() {
 	w := WorkloadNamed(p.Workload)
-	instead(&p.Cycles, w.Defaults.Cycles, w.Virtual.Cycles)
 	instead(&p.Waits, w.Defaults.Waits, w.Virtual.Waits)
 	instead(&p.Runtime, w.Defaults.Runtime, w.Virtual.Runtime)
 }
@@ -82,8 +81,8 @@ type Workload struct {
 	// Operation is the word for what the figure is of, in other units.
 	Operation string
 	Defaults  Point
-	// Virtual has sizes of a round in virtual time, instead of those of Defaults: some fifty million
-	// instructions, so that a tick more or less does not show, and nobody waits for more.
+	// Virtual has sizes of a round in virtual time, instead of those of Defaults: some thirty million
+	// instructions are enough where nothing disturbs.
 	Virtual Point
 	// Keys are those that it takes, besides name, workload and futex.
 	Keys []string
@@ -98,13 +97,13 @@ type Workload struct {
 // Workloads are all there are.
 var Workloads = []Workload{
 	{Name: "scalar", Means: "`cycles` of `words` FUTEX_WAIT and the FUTEX_WAKEs that wake them, one `io_uring_enter` a cycle", Unit: "ns/pair", Operation: "pair", Ring: true,
-		Defaults: Point{Entries: 64, Cycles: 512, Words: 32}, Virtual: Point{Cycles: 1024}, Keys: []string{"ring_flags", "entries", "cycles", "words"},
+		Defaults: Point{Entries: 64, Cycles: 512, Words: 32}, Keys: []string{"ring_flags", "entries", "cycles", "words"},
 		Requests: func(p *Point) int { return 2 * p.Words }},
 	{Name: "waitv", Means: "`cycles` of `vectors` FUTEX_WAITV of `width` words, `element` of each woken", Unit: "ns/pair", Operation: "pair", Ring: true,
-		Defaults: Point{Entries: 64, Cycles: 512, Vectors: 8, Width: 8, Element: 3}, Virtual: Point{Cycles: 1024}, Keys: []string{"ring_flags", "entries", "cycles", "vectors", "width", "element"},
+		Defaults: Point{Entries: 64, Cycles: 512, Vectors: 8, Width: 8, Element: 3}, Keys: []string{"ring_flags", "entries", "cycles", "vectors", "width", "element"},
 		Requests: func(p *Point) int { return 2 * p.Vectors }},
 	{Name: "eagain", Means: "`waits` that fail, `batch` an `io_uring_enter`", Unit: "ns/wait", Operation: "wait", Ring: true,
-		Defaults: Point{Entries: 64, Waits: 100_000, Batch: 1}, Virtual: Point{Waits: 30_000}, Keys: []string{"ring_flags", "entries", "waits", "batch"},
+		Defaults: Point{Entries: 64, Waits: 100_000, Batch: 1}, Virtual: Point{Waits: 20_000}, Keys: []string{"ring_flags", "entries", "waits", "batch"},
 		Requests: func(p *Point) int { return p.Batch }},
 	{Name: "timeout", Means: "futex(2) waits that time out after `timeout`", Unit: "ns/wait", Operation: "wait",
 		Defaults: Point{Waits: 20_000, Timeout: Duration(100 * time.Microsecond)}, Virtual: Point{Waits: 10_000}, Keys: []string{"waits", "timeout"}},

@@ -63,7 +63,7 @@ func (c *vmCommand) keep(env *environment, i int, b boot, done *vm.Boot) (result
 			env.ended(guestExit(out.Exit))
 			continue
 		}
-		scenario := b.run[n]
+		scenario, last := b.run[n], done.LastLines()
 		if len(out.Data) > 0 {
 			r, e := result.Decode(b.kernel, out.Data)
 			if e == nil {
@@ -79,7 +79,7 @@ func (c *vmCommand) keep(env *environment, i int, b boot, done *vm.Boot) (result
 				}
 				results[scenario] = r
 				if broken := r.Failed(); len(broken) > 0 && failed != "" {
-					failed += fmt.Sprintf(" (%s: %s)", broken[0].Name, broken[0].Detail)
+					last = fmt.Sprintf("check %q failed: %s", broken[0].Name, broken[0].Detail)
 				}
 			}
 			err = errors.Join(err, e)
@@ -89,7 +89,7 @@ func (c *vmCommand) keep(env *environment, i int, b boot, done *vm.Boot) (result
 		}
 		if failed != "" {
 			env.ended(cmp.Or(guestExit(out.Exit), exitFailed))
-			err = errors.Join(err, fmt.Errorf("%s in the guest on %s %s: %s", c.Scenarios[scenario], b.kernel, failed, done.LastLines()))
+			err = errors.Join(err, fmt.Errorf("%s in the guest on %s %s: %s", c.Scenarios[scenario], b.kernel, failed, last))
 		}
 	}
 	return results, found, err

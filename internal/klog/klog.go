@@ -115,8 +115,11 @@ var complaint = regexp.MustCompile(`\bBUG\b|\bWARNING: |\bOops\b|\bInternal erro
 	`detected (expedited )?stalls? |self-detected stall|kthread (starved|timer wakeup)|blocked( .*)? for more than \d+ seconds|hard LOCKUP|DEBUG_LOCKS_WARN_ON|` +
 	`trying to register non-static key|list_(add|del) corruption|use-after-free|new suspected memory leaks|nobody cared|\bINFO: possible |\bINFO: inconsistent `)
 
-// shown is how many records of the first complaint are shown.
-const shown = 5
+// place is a line of a splat that says where: of what follows the first line only those are shown,
+// up to shown in all.
+var place = regexp.MustCompile(`^[^?]*\+0x[0-9a-f]+/0x[0-9a-f]+`)
+
+const shown = 6
 
 // records reads the kernel's own records (Documentation/ABI/testing/dev-kmsg).
 type records struct {
@@ -152,7 +155,7 @@ func (r *records) read() (found []string) {
 		if is {
 			r.complaints++
 		}
-		if is && found == nil || found != nil && len(found) < shown {
+		if is && found == nil || found != nil && len(found) < shown && place.MatchString(text) {
 			found = append(found, text)
 		}
 	}

@@ -17,7 +17,7 @@ func TestComplaints(t *testing.T) {
 		count   int
 	}{
 		"quiet":        {[]string{"6,1,2,-;usb 1-1: new device\n SUBSYSTEM=usb\n", "4,2,3,-;ext4 warning: mounted without journal\n", "12,3,4,-;WARNING: by a program\n"}, "", 0},
-		"warning":      {[]string{"4,1,2,-;WARNING: io_uring/futex.c:340 at io_futex_wait+0x1a/0x2d0, CPU#0: x/57\n", "4,2,3,-;RIP: 0010:io_futex_wait\n", "6,3,4,-;more\n"}, "io_futex_wait+0x1a", 1},
+		"warning":      {[]string{"4,1,2,-;WARNING: io_uring/futex.c:340 at io_futex_wait+0x1a/0x2d0, CPU#0: x/57\n", "4,2,3,-;RIP: 0010:io_futex_wait+0x1a/0x2d0\n", "4,2,3,-;Code: 00 a8\n", "6,3,4,-; ? old+0x1/0x2\n", "6,3,4,-; io_issue_sqe+0x3c/0x5a0\n"}, "RIP: 0010:io_futex_wait+0x1a/0x2d0 / io_issue_sqe+0x3c/0x5a0", 1},
 		"old warning":  {[]string{"4,1,2,-;WARNING: CPU: 0 PID: 57 at io_uring/futex.c:340 io_futex_wait+0x1a/0x2d0\n"}, "futex.c:340", 1},
 		"bug":          {[]string{"1,1,2,-;BUG: kernel NULL pointer dereference, address: 0000000000000008\n"}, "NULL pointer", 1},
 		"kernel BUG":   {[]string{"2,1,2,-;kernel BUG at mm/slub.c:634!\n", "4,2,2,-;Oops: invalid opcode: 0000 [#1] SMP\n"}, "slub.c", 2},

@@ -230,6 +230,32 @@ func TestGoBench(t *testing.T) {
 	}
 }
 
+// TestGoBenchExact: instructions are in their own unit, and benchstat may take them for exact only
+// where no round differs.
+func TestGoBenchExact(t *testing.T) {
+	dir := t.TempDir()
+	for name, scale := range map[string]float64{"old.txt": 1, "new.txt": 2} {
+		r := microFixture(1)
+		m := &r.Runs[0].Micro[0]
+		m.Unit = "instructions/wait"
+		for i := range m.Rounds {
+			m.Rounds[i] = 1000 * scale
+		}
+		if err := create(dir, file{name, func(w io.Writer) error { return GoBench(w, r) }}); err != nil {
+			t.Fatal(err)
+		}
+		m.Rounds[0]++
+		var b bytes.Buffer
+		if err := GoBench(&b, r); err != nil || strings.Contains(b.String(), "Unit instructions/wait assume=exact") || !strings.Contains(b.String(), "Unit kmalloc/wait assume=exact") {
+			t.Errorf("%v: %s", err, &b)
+		}
+	}
+	out, err := exec.Command("go", "tool", "benchstat", filepath.Join(dir, "old.txt"), filepath.Join(dir, "new.txt")).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "instructions/wait") || !strings.Contains(string(out), "+100.00%") || strings.Contains(string(out), "need >=") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
 // TestGoBenchNames: names that end in a number are names, and none is GOMAXPROCS.
 func TestGoBenchNames(t *testing.T) {
 	r := fixture(1)

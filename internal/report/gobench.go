@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 	"strings"
 
 	"golang.org/x/perf/benchfmt"
@@ -23,6 +24,11 @@ func GoBench(w io.Writer, r *result.Result) error {
 	out := benchfmt.NewWriter(b)
 	for _, unit := range better(r) {
 		if err := out.Write(&benchfmt.UnitMetadata{UnitMetadataKey: benchfmt.UnitMetadataKey{Unit: unit, Key: "better"}, OrigUnit: unit, Value: "higher"}); err != nil {
+			return err
+		}
+	}
+	for _, unit := range exact(r) {
+		if err := out.Write(&benchfmt.UnitMetadata{UnitMetadataKey: benchfmt.UnitMetadataKey{Unit: unit, Key: "assume"}, OrigUnit: unit, Value: "exact"}); err != nil {
 			return err
 		}
 	}
@@ -78,6 +84,35 @@ func better(r *result.Result) (units []string) {
 	return units
 }
 
+// exact are the units of counts in which no round of a point differs from another: benchstat needs
+// no more than one of those.
+func exact(r *result.Result) (units []string) {
+	differs := map[string]bool{}
+	for _, p := range points(r) {
+		first := map[string]float64{}
+		for _, m := range p {
+			for round := range m.Rounds {
+				for _, v := range roundValues(m, round) {
+					if !metric.Unit(v.Unit).Counted() && v.Unit != kmallocs {
+						continue
+					}
+					if !slices.Contains(units, v.Unit) {
+						units = append(units, v.Unit)
+					}
+					if was, ok := first[v.Unit]; ok && was != v.Value {
+						differs[v.Unit] = true
+					}
+					first[v.Unit] = v.Value
+				}
+			}
+		}
+	}
+	return slices.DeleteFunc(units, func(u string) bool { return differs[u] })
+}
+
+// kmallocs is the unit of what the kernel allocated.
+const kmallocs = "kmalloc/wait"
+
 // unitWord makes a unit one that a Go benchmark may have.
 func unitWord(unit string) string { return strings.ReplaceAll(Word(unit), "%2F", "/") }
 
@@ -105,7 +140,7 @@ func roundValues(m *result.Micro, round int) []benchfmt.Value {
 		}
 	}
 	if k := m.Kernel; k != nil && k.Arms > 0 {
-		values = append(values, benchfmt.Value{Value: float64(k.Kmalloc) / float64(k.Arms), Unit: "kmalloc/wait"})
+		values = append(values, benchfmt.Value{Value: float64(k.Kmalloc) / float64(k.Arms), Unit: kmallocs})
 	}
 	return values
 }

@@ -138,8 +138,8 @@ type controller struct {
 	phases []phaseTruth
 	limits *limits.Set
 	slow   time.Duration // how many times as long actors may take
-	stops  []string // how the CPU quota stopped threads, by phase
-	lost   []string // what actors had been granted, and had not any more when a phase ended
+	stops  []string      // how the CPU quota stopped threads, by phase
+	lost   []string      // what actors had been granted, and had not any more when a phase ended
 	// For progress: the time of what came before and of all, and of the windows so far.
 	before, total, done time.Duration
 

@@ -320,7 +320,8 @@ const Files = "FILES/"
 
 // LastLines returns the last lines of the console, in one.
 func (b *Boot) LastLines() string {
-	lines := strings.Split(strings.TrimSpace(b.Console), "\n")
+	// Of a named CPU model QEMU says what it lacks of it.
+	lines := slices.DeleteFunc(strings.Split(strings.TrimSpace(b.Console), "\n"), func(l string) bool { return strings.Contains(l, "TCG doesn't support requested feature") })
 	const most = 12
 	if lines = lines[max(0, len(lines)-most):]; strings.TrimSpace(strings.Join(lines, "")) == "" {
 		return "(it said nothing; is there a console on the first serial port, and an initramfs in the kernel's configuration?)"
