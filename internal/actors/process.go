@@ -15,6 +15,7 @@ import (
 
 	"aossim/internal/limits"
 	"aossim/internal/linux"
+	"aossim/internal/machine"
 	"aossim/internal/refusal"
 )
 
@@ -75,7 +76,11 @@ func Start(name, argument string, kind Kind, threads int, body any, files ...*os
 	if err != nil {
 		return nil, err
 	}
-	if err := p.cmd.Start(); err != nil {
+	start := p.cmd.Start
+	if machine.Virtual() {
+		start = func() error { return linux.StartAlike(p.cmd) }
+	}
+	if err := start(); err != nil {
 		return nil, fmt.Errorf("%s: starting its process: %w", name, err)
 	}
 	go p.listen(out)

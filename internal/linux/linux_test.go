@@ -1,9 +1,11 @@
 package linux_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"runtime"
 	"slices"
 	"testing"
@@ -223,5 +225,33 @@ func TestIdentity(t *testing.T) {
 	}
 	if linux.ProcessIdentity(1<<22+1) != 0 {
 		t.Error("a process that cannot be has an identity")
+	}
+}
+
+// TestStartAlike: processes have the same random bytes, run as any other, and end as one.
+func TestStartAlike(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	// What a shell reads of its own memory at AT_RANDOM.
+	const script = `at=$(od -A n -t u8 -w16 /proc/$$/auxv | while read key value; do [ "$key" = 25 ] && echo $value; done); dd if=/proc/$$/mem bs=1 skip=$at count=16 2>/dev/null; exit 3`
+	var said []string
+	for range 2 {
+		var out bytes.Buffer
+		cmd := exec.Command("sh", "-c", script)
+		cmd.Stdout = &out
+		linux.TieToParent(cmd, linux.Kill)
+		if err := linux.StartAlike(cmd); err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 3 {
+			t.Fatalf("%v", err)
+		}
+		said = append(said, out.String())
+	}
+	if said[0] != said[1] || len(said[0]) != 16 {
+		t.Errorf("%q", said)
+	}
+	if err := linux.StartAlike(exec.Command("/no/such/program")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%v", err)
 	}
 }
