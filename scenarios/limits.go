@@ -60,7 +60,7 @@ func (s *Scenario) gates(lines map[string]Share) error {
 			return s.nameErrorf("compare", name, "no such metric; there are %s and GROUP.kmalloc, of a micro-benchmark POINT, POINT.instructions and POINT.kmalloc", metric.Keys())
 		}
 		if lines[name] == 0 {
-			return s.Errorf("compare", 0, name, "a gate of 0 would let chance through; leave it out for 5%%")
+			return s.Errorf("compare", 0, name, "a gate of 0 would let chance through; leave it out for the default")
 		}
 		s.Gates[name] = float64(lines[name])
 	}

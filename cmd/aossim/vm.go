@@ -35,7 +35,7 @@ type vmCommand struct {
 	Repeat    int            `default:"1" help:"Times that the order is gone through."`
 	Bisect    bool           `help:"Exit as git bisect run wants: 0 good, 1 bad, 125 for a kernel without an image, that does not boot or of which nothing can be said; 129 where the bisection should stop."`
 	Check     bool           `help:"Run aossim check in the guest."`
-	Jobs      int            `placeholder:"N" help:"Boots at once; one for each two CPUs unless given."`
+	Jobs      int            `placeholder:"N" help:"Boots at once; unless given, one for each two CPUs where instructions are counted, else one."`
 	CPUs      int            `name:"cpus" default:"2" help:"CPUs of the guest. Where instructions are counted, points of one thread have one."`
 	Memory    string         `default:"1G" help:"Memory of the guest."`
 	Cmdline   string         `help:"Added to the guest kernel's command line."`
@@ -51,7 +51,7 @@ type vmCommand struct {
 	Duration  *time.Duration `short:"D" help:"As of aossim run, in the guest."`
 	Warmup    time.Duration  `default:"1s" help:"As of aossim run, in the guest."`
 	Runs      int            `short:"r" default:"1" help:"As of aossim run, in the guest."`
-	Rounds    *int           `help:"As of aossim run, in the guest; 5 unless given where instructions are counted, 1 where the guest is emulated by the host's clock: only counts are judged."`
+	Rounds    *int           `help:"As of aossim run, in the guest; 6 unless given where instructions are counted, 1 where the guest is emulated by the host's clock: only counts are judged."`
 	Cycles    *int           `help:"As of aossim run, in the guest."`
 
 	opened []*scenarios.Scenario
@@ -228,7 +228,7 @@ func (c *vmCommand) commands(m *vm.Machine, b boot) (list [][]string, files map[
 			case c.Rounds != nil:
 				args = append(args, "--rounds", strconv.Itoa(*c.Rounds))
 			case m.Virtual(b.kernel):
-				args = append(args, "--rounds", "5") // fewer have no verdict, see compare
+				args = append(args, "--rounds", "6") // with fewer there is no verdict on many metrics
 			case m.Emulated(b.kernel):
 				args = append(args, "--rounds", "1")
 			}
@@ -284,6 +284,13 @@ func (c *vmCommand) run(env *environment) error {
 	}
 	defer m.Close()
 	if err := c.distinctImages(m); err != nil && !c.Force {
+		if c.Bisect { // a commit that changes nothing of the image is as good as before
+			fmt.Fprintf(env.stderr, "aossim: good: %s\n", oneLine(strings.TrimPrefix(err.Error(), refusal.ErrUsage.Error()+": ")))
+			return nil
+		}
+		return err
+	}
+	if err := c.comparable(m); err != nil {
 		return err
 	}
 	// Where the results go is tried before anything boots.
@@ -320,8 +327,20 @@ func (c *vmCommand) distinctImages(m *vm.Machine) error {
 	}
 	for _, had := range c.had {
 		for _, r := range had {
-			if err := same("result of "+r.Environment.KernelVersion, r.Environment.Image); err != nil && !c.Bisect { // a step may be the good commit itself
+			if err := same("(a result)", r.Environment.Image); err != nil {
 				return err
+			}
+		}
+	}
+	return nil
+}
+
+// comparable refuses results of before whose time is another than that of the guest will be.
+func (c *vmCommand) comparable(m *vm.Machine) error {
+	for i, had := range c.had {
+		for _, r := range had {
+			if micro := c.opened[i].Micro != nil; micro && r.Environment.Virtual() != m.Virtual(c.After) {
+				return refusal.Usage("--before has a result of %s by another clock (%s) than %s will have; make it anew by aossim vm --kernel, or see --clock", c.opened[i].Name, cmp.Or(r.Environment.Clock, "real time"), c.After)
 			}
 		}
 	}
@@ -342,12 +361,22 @@ func (c *vmCommand) boots(ctx context.Context, env *environment, m *vm.Machine) 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	jobs := cmp.Or(c.Jobs, max(1, runtime.NumCPU()/2))
+	if c.Jobs == 0 && slices.ContainsFunc(plan, func(b boot) bool { return !m.Virtual(b.kernel) }) {
+		jobs = 1 // boots at once disturb each other's times
+	}
 	free, done := make(chan struct{}, jobs), make(chan booted)
 	go func() {
 		for i, b := range plan {
 			free <- struct{}{}
 			go func() {
 				boot, err := &vm.Boot{}, ctx.Err()
+				defer func() {
+					if v := recover(); v != nil { // what a guest sent is parsed there
+						err = fmt.Errorf("a fault of aossim: %v (%s); please report it with the command and its files", v, fault())
+						<-free
+						done <- booted{i, &vm.Boot{}, err}
+					}
+				}()
 				if err == nil {
 					commands, files := c.commands(m, b)
 					boot, err = m.Run(ctx, b.kernel, b.cpus, commands, files)
@@ -370,12 +399,15 @@ func (c *vmCommand) boots(ctx context.Context, env *environment, m *vm.Machine) 
 		err := cmp.Or(d.err, kept)
 		if err != nil && ctx.Err() == nil {
 			err = &vm.KernelError{Name: b.kernel, Err: err}
+			env.ended(exitCode(err))
 		}
 		if failures[d.at] = err; err != nil && c.After != "" {
 			cancel()
 			for range len(plan) - n - 1 { // what they have is kept
 				d := <-done
+				code := env.exit
 				_, _, _ = c.keep(env, d.at, plan[d.at], d.boot)
+				env.exit = code // that it was ended says nothing
 			}
 			return err
 		}

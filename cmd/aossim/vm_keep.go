@@ -66,6 +66,9 @@ func (c *vmCommand) keep(env *environment, i int, b boot, done *vm.Boot) (result
 		scenario, last := b.run[n], done.LastLines()
 		if len(out.Data) > 0 {
 			r, e := result.Decode(b.kernel, out.Data)
+			if e == nil && r.Environment.Virtual() != done.Virtual {
+				e = fmt.Errorf("%s: the guest does not know what its clock is, so its units are wrong: the kernel has a command line of its own (CONFIG_CMDLINE_OVERRIDE or CMDLINE_FORCE), or --cmdline changes it", b.kernel)
+			}
 			if e == nil {
 				mark(&r.Environment, done)
 				later(r, done.Ahead)
@@ -98,6 +101,7 @@ func (c *vmCommand) keep(env *environment, i int, b boot, done *vm.Boot) (result
 // mark adds what the host knows of a boot.
 func mark(e *result.Environment, done *vm.Boot) {
 	e.Image, e.BootID, e.Emulator = done.Image, done.ID, done.Emulator
+	e.Emulated = e.Emulated || done.Emulated
 }
 
 // later moves a result's dates by what the guest's clock was behind.

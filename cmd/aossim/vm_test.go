@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -56,9 +58,13 @@ func TestVM(t *testing.T) {
 		return p
 	}
 	p := boot(0, "-D", "1s", "--warmup", "200ms", small, loops)
+	boots := 1
+	if strings.Contains(p.stderr.String(), "counts instructions") {
+		boots = 2 // what one thread does has one CPU
+	}
 	files, err := filepath.Glob(filepath.Join(p.dir, "out", "*.json"))
 	logs, _ := filepath.Glob(filepath.Join(p.dir, "out", "*.log"))
-	if err != nil || len(files) != 2 || len(logs) != 1 {
+	if err != nil || len(files) != 2 || len(logs) != boots {
 		t.Fatalf("results %q, logs %q, %v", files, logs, err)
 	}
 	ids := map[string]bool{}
@@ -83,8 +89,8 @@ func TestVM(t *testing.T) {
 			t.Error("no message was handled")
 		}
 	}
-	if len(ids) != 1 || len(ids) == 1 && ids[load(t, files[0]).Environment.BootID] == false {
-		t.Errorf("boot ids %v of one boot", ids)
+	if len(ids) != boots {
+		t.Errorf("boot ids %v of %d boots", ids, boots)
 	}
 	// By the console, and by the host's clock, which was the only one once.
 	if p := boot(0, "--qemu", noPort, "--clock", "host", small); !strings.Contains(p.stdout.String(), " ns/wait") || strings.Contains(p.stdout.String(), "instructions") {
@@ -117,7 +123,7 @@ func TestQEMUDies(t *testing.T) {
 	if err := errors.Join(os.WriteFile(filepath.Join(dir, "bzImage"), image, 0o666), os.WriteFile(qemu, []byte(script), 0o777)); err != nil {
 		t.Fatal(err)
 	}
-	p := command(t, "vm", "--kernel", filepath.Join(dir, "bzImage"), "--qemu", qemu, "pair")
+	p := command(t, "vm", "--kernel", filepath.Join(dir, "bzImage"), "--qemu", qemu, "--clock", "host", "pair")
 	p.Env = append(p.Env, "TMPDIR="+dir) // what it unpacks stays when it is killed
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
@@ -163,33 +169,44 @@ func vmRun(t *testing.T, dir string, args ...string) (p *program, code int) {
 	return p, p.exit(t, 8*time.Minute)
 }
 
+// compared is what tests read of a comparison's JSON.
+type compared struct {
+	Metrics []judged `json:"metrics"`
+}
+
+type judged struct {
+	Name    string          `json:"name"`
+	Unit    string          `json:"unit"`
+	Before  compare.Side    `json:"before"`
+	After   compare.Side    `json:"after"`
+	Change  float64         `json:"change"`
+	Drift   float64         `json:"drift"`
+	Gate    float64         `json:"gate"`
+	Verdict compare.Verdict `json:"verdict"`
+}
+
 // metricOf returns one of a comparison.
-func metricOf(t *testing.T, c *compare.Comparison, name string) compare.Judged {
+func metricOf(t *testing.T, c *compared, name string) judged {
 	t.Helper()
-	at := slices.IndexFunc(c.Metrics, func(m compare.Judged) bool { return m.Name == name })
+	at := slices.IndexFunc(c.Metrics, func(m judged) bool { return m.Name == name })
 	if at < 0 {
 		t.Fatalf("no metric %q", name)
 	}
 	return c.Metrics[at]
 }
 
-// TestInstructions: two boots of one kernel execute the same instructions, whatever the host does
+// TestInstructions: two boots of one kernel execute as many instructions, whatever the host does
 // meanwhile, and the cache patch saves what it saves.
 func TestInstructions(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("the kernels are for amd64")
 	}
 	before, after := pairOfKernels(t, "amd64")
-	stop := make(chan struct{})
-	defer close(stop)
+	var stop atomic.Bool
+	defer stop.Store(true)
 	for range runtime.NumCPU() { // a busy host
 		go func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
+			for !stop.Load() {
 			}
 		}()
 	}
@@ -197,20 +214,20 @@ func TestInstructions(t *testing.T) {
 	if code != 0 {
 		t.Fatalf("exit %d: %s", code, &p.stderr)
 	}
-	var found []*compare.Comparison
+	var found []*compared
 	if err := json.Unmarshal(p.stdout.Bytes(), &found); err != nil || len(found) != 2 {
 		t.Fatalf("%v: %s", err, &p.stdout)
 	}
 	for _, name := range []string{"one by one", "in batches"} {
 		m := metricOf(t, found[0], name)
-		if m.Unit != "instructions/wait" || m.Verdict != compare.Faster || m.Change > -0.1 || m.Gate != compare.InstructionGate || m.Drift != 0 || m.Before.Median != m.Again.Median {
+		if m.Unit != "instructions/wait" || m.Verdict != compare.Faster || m.Change > -0.1 || m.Gate != compare.InstructionGate || math.Abs(m.Drift) > compare.InstructionGate/5 {
 			t.Errorf("%s: %+v", name, m)
 		}
-		if m := metricOf(t, found[0], name+" / kmalloc per failed arm"); m.Before.Median != 1 || m.After.Median != 0 || m.Verdict != compare.FewerAllocation {
+		if m := metricOf(t, found[0], name+" / kmalloc per failed arm"); math.Abs(m.Before.Median-1) > 0.01 || m.After.Median > 0.01 || m.Verdict != compare.FewerAllocation {
 			t.Errorf("%+v", m)
 		}
 	}
-	if m := metricOf(t, found[1], "scalar"); m.Unit != "instructions/pair" || m.Verdict != compare.Same || m.Drift != 0 {
+	if m := metricOf(t, found[1], "scalar"); m.Unit != "instructions/pair" || m.Verdict.Worse() || m.Verdict.Better() || math.Abs(m.Drift) > compare.InstructionGate {
 		t.Errorf("%+v", m)
 	}
 	files, _ := filepath.Glob(filepath.Join(p.dir, "results", "*.json"))
@@ -265,19 +282,19 @@ func TestArm(t *testing.T) {
 	}
 	p, code := vmRun(t, "", "--kernel", after, "--kernel", before, "--program", program, "--json", "eagain")
 	var tables []report.Kernels
-	if err := json.Unmarshal(p.stdout.Bytes(), &tables); code != 0 || err != nil || len(tables) != 1 || len(tables[0].Kernels) != 2 {
+	if err := json.Unmarshal(p.stdout.Bytes(), &tables); code != 0 || err != nil || len(tables) != 1 || len(tables[0].Kernels) != 2 || len(tables[0].Metrics) != 6 {
 		t.Fatalf("exit %d, %v: %s%s", code, err, &p.stdout, &p.stderr)
 	}
 	for _, m := range tables[0].Metrics {
 		low, high := min(m.Values[0], m.Values[1]), max(m.Values[0], m.Values[1])
 		switch {
-		case m.Unit == "instructions/wait" && (low < 500 || high < low*1.2), strings.Contains(m.Name, "kmalloc") && (low != 0 || high != 1):
+		case m.Unit == "instructions/wait" && (low < 500 || high < low*1.2), strings.Contains(m.Name, "kmalloc") && (low > 0.01 || high < 0.99):
 			t.Errorf("%+v", m)
 		}
 	}
 	p, code = vmRun(t, "", "--kernel", before, "--program", program, "--check", "--json")
 	found, err := check.Decode(p.stdout.Bytes())
-	if code != 0 || err != nil {
+	if code != 0 || err != nil || len(found.Kernel) == 0 || found.KernelError != "" {
 		t.Fatalf("exit %d, %v: %s", code, err, &p.stderr)
 	}
 	for _, f := range found.Kernel {
@@ -326,20 +343,22 @@ func TestBisect(t *testing.T) {
 		return string(out)
 	}
 	git("init", "-q")
-	// Commit 5 is the first bad one; 4 has no image.
-	for i, image := range []string{with, with, with, "/no/image", without, without, without} {
+	// Commit 5 is the first bad one; 6, which is tried first of nine, has no image.
+	for i, image := range []string{with, with, with, with, without, "/no/image", without, without, without} {
 		if err := errors.Join(os.WriteFile(filepath.Join(dir, "image"), []byte(image+"\n"), 0o666), os.WriteFile(filepath.Join(dir, "number"), []byte(strconv.Itoa(i+1)), 0o666)); err != nil {
 			t.Fatal(err)
 		}
 		git("add", ".")
 		git("commit", "-q", "-m", fmt.Sprintf("commit %d", i+1))
 	}
-	git("bisect", "start", "HEAD", "HEAD~6")
+	git("bisect", "start", "HEAD", "HEAD~8")
 	step := fmt.Sprintf("exec %q vm --bisect --before %q --after \"$(cat image)\" -o %q %q", self, before, t.TempDir(), scenario)
 	out := git("bisect", "run", "sh", "-c", step)
-	// Which one of two it is cannot be told where the older one is skipped.
-	if !strings.Contains(out, "commit 5") || strings.Contains(out, "bisect run failed") || !strings.Contains(git("bisect", "log"), "bad") {
-		t.Errorf("%s\n%s", out, git("bisect", "log"))
+	if first := git("log", "-1", "--format=%s", "refs/bisect/bad"); !strings.Contains(out, "is the first bad commit") || strings.TrimSpace(first) != "commit 5" {
+		t.Errorf("%s: %s\n%s", first, out, git("bisect", "log"))
+	}
+	if p, code := vmRun(t, "", "--before", before, "--after", with, "--bisect", scenario); code != 0 || !strings.Contains(p.stderr.String(), "one image") {
+		t.Errorf("the image of before: exit %d: %s", code, &p.stderr)
 	}
 	for want, args := range map[int][]string{
 		exitSkipBisect: {"--before", before, "--after", "/no/image"},

@@ -3,7 +3,7 @@
 //
 // A comparison is A-B-A where there are results from before and after and from before
 // again: the change is against the midpoint of the two A's, and their drift stands beside
-// it. A unit is a run; of a micro-benchmark a round, or the boot where there are several.
+// it. A unit is a run; of a micro-benchmark a round, or the boot where there are several; in virtual time always the round.
 package compare
 
 import (
@@ -12,14 +12,13 @@ import (
 	"slices"
 	"strings"
 
-	"aossim/internal/metric"
 	"aossim/internal/refusal"
 	"aossim/internal/result"
 )
 
 // Options say how to judge. Gates are by metric, as [compare] of a scenario names them.
 type Options struct {
-	Gate  float64 // as a fraction; 0 is DefaultGate, of instructions InstructionGate
+	Gate  float64 // as a fraction; 0 is DefaultGate, of instructions InstructionGate or VectorGate
 	Gates map[string]float64
 	// Progress is told how much of the whole is done, now and then; it may be nil.
 	Progress func(done, all int)
@@ -31,10 +30,7 @@ func (o Options) gate(m Metric) float64 {
 			return gate
 		}
 	}
-	if m.Kind == metric.Instructions {
-		return cmp.Or(o.Gate, InstructionGate)
-	}
-	return cmp.Or(o.Gate, DefaultGate)
+	return cmp.Or(o.Gate, m.usual, DefaultGate)
 }
 
 // Comparison is what Compare finds.
@@ -198,7 +194,9 @@ func warnings(all []*result.Result) []string {
 	differs("limits", environment(func(e *result.Environment) string { return strings.Join(e.Limits, "; ") }))
 	differs("clock", environment(func(e *result.Environment) string { return cmp.Or(e.Clock, "real time") }))
 	differs("emulator", environment(func(e *result.Environment) string { return cmp.Or(e.Emulator, "none") }))
-	differs("memory control group", environment(func(e *result.Environment) string { return cmp.Or(e.MemoryGroup, "not recorded") }))
+	differs("memory accounted to a control group", environment(func(e *result.Environment) string {
+		return map[bool]string{true: "yes", false: "no"}[e.MemoryGroup == "" || strings.HasPrefix(e.MemoryGroup, "/")] // its name is another with each login
+	}))
 	differs("virtualization", environment(func(e *result.Environment) string { return e.Virtualization }))
 	differs("the kernel's command line", environment(func(e *result.Environment) string { return e.CommandLine }))
 	differs("the program", environment(func(e *result.Environment) string { return e.Program + ", " + e.GoVersion }))

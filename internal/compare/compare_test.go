@@ -492,6 +492,16 @@ func TestInterval(t *testing.T) {
 	}
 }
 
+// TestTies: where one side's values are tied, as of two boots that are alike, p is that of the
+// exact distribution, whichever side it is.
+func TestTies(t *testing.T) {
+	tied, below := []float64{5, 5, 6, 6, 7, 7, 8, 8, 9, 9}, []float64{1, 2, 3, 4, 4.5}
+	p, q := mannWhitney(tied, below), mannWhitney(below, tied)
+	if p != q || p < 2.0/3003*0.99 || p > 0.01 {
+		t.Errorf("p %v and %v, and 2 of 3003 orders are as far apart", p, q)
+	}
+}
+
 // virtual makes a result of micro one of instructions.
 func virtual(rounds ...float64) *result.Result {
 	r := micro(rounds...)
@@ -528,8 +538,13 @@ func TestInstructions(t *testing.T) {
 			t.Errorf("%s: %s (%s), %+v", name, m.Verdict, m.Why, m)
 		}
 	}
+	a, b := virtual(rounds(8320)...), virtual(rounds(8270)...)
+	a.Runs[0].Micro[0].Workload, b.Runs[0].Micro[0].Workload = "waitv", "waitv"
+	if found, err := Compare(of(a), of(b), nil, Options{}); err != nil || found.Metrics[0].Verdict != Same || found.Metrics[0].Gate != VectorGate {
+		t.Errorf("vectors: %+v, %v", found, err)
+	}
 	// Times of virtual time are shown.
-	a, b := virtual(rounds(1800)...), virtual(rounds(900)...)
+	a, b = virtual(rounds(1800)...), virtual(rounds(900)...)
 	for _, r := range of(a, b) {
 		r.Runs[0].Micro[0].Unit = "virtual ns/pair"
 	}

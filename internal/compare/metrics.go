@@ -14,6 +14,7 @@ type Metric struct {
 	Unit   string        `json:"unit"` // as tables show it
 	Kind   metric.Judged `json:"kind"`
 	Higher bool          `json:"higher_is_better"`
+	usual  float64       // gate, 0 for DefaultGate
 	gates  [2]string     // as [compare] names it: by its key, and by that of its gate
 	rounds bool          // its units are rounds of a micro-benchmark
 }
@@ -156,6 +157,11 @@ func (s *side) group(g metric.Group, first bool) {
 func (s *side) point(runs []*result.Micro, u unit) {
 	of := metric.OfPoint(runs[0])
 	m := Metric{Name: of.Name, Unit: string(of.Unit), Kind: of.Judged, Higher: of.Higher, gates: [2]string{of.GateKey()}, rounds: u == perRound}
+	if m.Kind == metric.Instructions {
+		if m.usual = InstructionGate; runs[0].Workload == "waitv" {
+			m.usual = VectorGate
+		}
+	}
 	var medians []float64
 	for n, p := range runs {
 		medians = append(medians, p.Median)

@@ -17,7 +17,7 @@ func Comparison(w io.Writer, c *compare.Comparison) error {
 	case c.Virtual:
 		t.line(virtualTime)
 	case c.Emulated:
-		t.line("emulated: counts hold, times do not")
+		t.line(emulatedTime)
 	}
 	t.lines(prefixed("WARNING: ", c.Warnings)...)
 	t.line("")

@@ -76,7 +76,7 @@ func environmentTables(r *result.Result) []table {
 	} {
 		t.add(line[0], line[1])
 	}
-	for _, line := range [][2]string{{"memory group", e.MemoryGroup}, {"emulator", e.Emulator}, {"image", e.Image}} {
+	for _, line := range [][2]string{{"memory group", e.MemoryGroup}, {"emulator", e.Emulator}, {"image, sha256", e.Image}} {
 		if line[1] != "" {
 			t.add(line[0], line[1])
 		}

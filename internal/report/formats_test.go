@@ -237,7 +237,7 @@ func TestGoBenchExact(t *testing.T) {
 	for name, scale := range map[string]float64{"old.txt": 1, "new.txt": 2} {
 		r := microFixture(1)
 		m := &r.Runs[0].Micro[0]
-		m.Unit = "instructions/wait"
+		m.Unit, r.Environment.Clock = "instructions/wait", result.ClockInstructions
 		for i := range m.Rounds {
 			m.Rounds[i] = 1000 * scale
 		}

@@ -93,7 +93,7 @@ func exact(r *result.Result) (units []string) {
 		for _, m := range p {
 			for round := range m.Rounds {
 				for _, v := range roundValues(m, round) {
-					if !metric.Unit(v.Unit).Counted() && v.Unit != kmallocs {
+					if !metric.Unit(v.Unit).Counted() && !(v.Unit == kmallocs && r.Environment.Virtual()) {
 						continue
 					}
 					if !slices.Contains(units, v.Unit) {

@@ -120,9 +120,13 @@ func NewKernels(results []*result.Result) *Kernels {
 			}
 			of := metric.OfPoint(p[0])
 			set(of.Name, string(of.Unit), result.SpreadOf(medians).Median)
-			metric.OfPointKernel(p[0], func(m metric.Metric, count, events int64) {
-				set(m.Name, "", float64(count)/float64(events))
-			})
+			counts, all := map[string]int64{}, map[string]int64{} // over all runs
+			for _, run := range p {
+				metric.OfPointKernel(run, func(m metric.Metric, count, events int64) {
+					counts[m.Name], all[m.Name] = counts[m.Name]+count, all[m.Name]+events
+					set(m.Name, "", float64(counts[m.Name])/float64(all[m.Name]))
+				})
+			}
 		}
 	}
 	return k

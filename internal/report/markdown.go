@@ -11,7 +11,14 @@ import (
 // ComparisonMarkdown writes a comparison as a table that is ready for a mail.
 func ComparisonMarkdown(w io.Writer, c *compare.Comparison) error {
 	b := bufio.NewWriter(w)
-	for _, line := range append([]string{c.Scenario + ", before: " + c.Before + ", after: " + c.After}, prefixed("Warning: ", c.Warnings)...) {
+	head := []string{c.Scenario + ", before: " + c.Before + ", after: " + c.After}
+	switch {
+	case c.Virtual:
+		head = append(head, virtualTime)
+	case c.Emulated:
+		head = append(head, emulatedTime)
+	}
+	for _, line := range append(head, prefixed("Warning: ", c.Warnings)...) {
 		_, _ = b.WriteString(Plain(line) + "\n\n") // the writer keeps its first error
 	}
 	markdown(b, mailTable(c))

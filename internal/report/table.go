@@ -200,6 +200,9 @@ func notes(r *result.Result) (list []string) {
 // virtualTime says what is measured where time is.
 const virtualTime = "virtual time: the emulated clock advances by 1 ns an instruction. Instructions and other counts hold, times do not: no caches, no contention."
 
+// emulatedTime says the same of an emulated machine by its host's clock.
+const emulatedTime = "emulated: counts hold, times do not"
+
 // several says how runs make one figure.
 func several(runs int) string {
 	return fmt.Sprintf("%d runs: rates and percentiles are medians over runs, maxima the largest, counts sums", runs)

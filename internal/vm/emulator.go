@@ -79,10 +79,12 @@ func newEmulator(o Options, k *kernel) (*emulator, error) {
 		}
 	}
 	// A /dev/kvm that can be opened may still not run a guest, as within another one.
-	if f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0); err == nil && o.Clock != Instructions && k.arch == runtime.GOARCH {
-		f.Close()
-		e.kvm = true
-		e.kvm = e.try(o) == nil
+	if o.Clock != Instructions && k.arch == runtime.GOARCH {
+		if f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0); err == nil {
+			f.Close()
+			e.kvm = true
+			e.kvm = e.try(o) == nil
+		}
 	}
 	if e.virtual = !e.kvm && o.Clock != Host; e.virtual {
 		if err := e.try(o); err != nil {

@@ -13,9 +13,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -322,8 +324,8 @@ func initramfs(out, program string, files map[string][]byte) error {
 			add(strings.TrimPrefix(lib, "/"), data, 0o755)
 		}
 	}
-	for name, data := range files {
-		add(guestFiles+name, data, 0o644)
+	for _, name := range slices.Sorted(maps.Keys(files)) { // two boots unpack the same archive
+		add(guestFiles+name, files[name], 0o644)
 	}
 	if err := cpio.WriteRecords(w, records); err != nil {
 		return err

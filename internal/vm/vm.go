@@ -57,9 +57,10 @@ const notEnded = -1
 // Boot is what came of one boot.
 type Boot struct {
 	ID       string // of this boot and no other, as a boot id; what the guest's own is made of may be fixed
-	Kernel   string // as it was named
 	Image    string // SHA-256 of its image, in hexadecimal
 	Emulator string // QEMU's version and what it was told about the machine
+	Emulated bool   // not by KVM
+	Virtual  bool   // its time was
 	Console  string
 	Outputs  []Output // of the commands, as far as it came
 	Took     time.Duration
@@ -109,6 +110,9 @@ func (m *Machine) prepare(ctx context.Context, kernels []string) error {
 			continue
 		}
 		k, err := openKernel(ctx, name, m.dir)
+		if err != nil && ctx.Err() != nil {
+			return err
+		}
 		if err != nil {
 			return &KernelError{name, err}
 		}
@@ -159,7 +163,7 @@ const serialBus = "virtio-serial-pci,ioeventfd=off"
 func (m *Machine) Run(ctx context.Context, name string, cpus int, commands [][]string, files map[string][]byte) (*Boot, error) {
 	k := m.kernels[name]
 	e := m.emulators[k.arch]
-	b := &Boot{ID: newID(), Kernel: name, Image: k.sha256}
+	b := &Boot{ID: newID(), Image: k.sha256, Emulated: !e.kvm, Virtual: e.virtual}
 	all := map[string][]byte{}
 	for n, data := range files {
 		all[n] = data

@@ -214,7 +214,9 @@ func TestKernels(t *testing.T) {
 		data []byte
 		arch string
 	}{
-		"bzImage": {bzImage(), "amd64"}, "Image": {arm, "arm64"}, "old.deb": {deb("./boot/vmlinuz-6.12-rt", bzImage()), "amd64"},
+		"bzImage": {bzImage(), "amd64"}, "Image": {arm, "arm64"}, "Image.gz": {gz(arm), "arm64"}, "zboot": {zboot("gzip", gz(arm)), "arm64"}, "zstd.zboot": {zboot("zstd22", zst(arm)), "arm64"}, "zboot.deb": {deb("./boot/vmlinuz-1", zboot("gzip", gz(arm))), "arm64"},
+		"broken.gz": {gz(arm)[:len(gz(arm))-6], ""}, "other.gz": {gz([]byte("no kernel")), ""}, "cut.zboot": {zboot("gzip", gz(arm))[:0x310], ""}, "lz4.zboot": {zboot("lz4", gz(arm)), ""}, "nested.gz": {gz(gz(gz(gz(gz(arm))))), ""},
+		"old.deb":   {deb("./boot/vmlinuz-6.12-rt", bzImage()), "amd64"},
 		"new.deb":   {deb("./usr/lib/modules/7.3-rt/vmlinuz", bzImage()), "amd64"},
 		"other.deb": {deb("./usr/bin/vmlinuz", bzImage()), ""}, "text": {[]byte("#!/bin/sh\n"), ""}, "empty": {nil, ""}, "cut.deb": {deb("./boot/vmlinuz-1", bzImage())[:200], ""},
 		"zeros": {make([]byte, 4096), ""}, "negative.deb": {[]byte("!<arch>\n" + strings.Repeat("-", 60)), ""},
