@@ -86,19 +86,30 @@ func (c *compareCommand) run(env *environment) error {
 	if twice != nil {
 		found.Warnings, found.Doubtful = append(found.Warnings, twice.Error()), true
 	}
+	if env.judge(c.Bisect, found); c.JSON {
+		return encode(env, found)
+	}
+	return showCompared(env, found, c.Markdown)
+}
+
+// judge sets the exit code of comparisons. In a bisection what is doubtful is no verdict.
+func (env *environment) judge(bisect bool, all ...*compare.Comparison) {
+	worse := func(c *compare.Comparison) bool { return len(c.Worse()) > 0 && !(bisect && c.Doubtful) }
+	undecided := func(c *compare.Comparison) bool { return !c.Decided() }
 	switch {
-	case len(found.Worse()) > 0 && !(c.Bisect && found.Doubtful):
+	case slices.ContainsFunc(all, worse):
 		env.exit = exitFailed
-	case c.Bisect && !found.Decided():
+	case bisect && slices.ContainsFunc(all, undecided):
 		env.exit = exitSkipBisect
 	}
-	switch {
-	case c.JSON:
-		return encode(env, found)
-	case c.Markdown:
-		return report.ComparisonMarkdown(env.stdout, found)
+}
+
+// showCompared writes a comparison for people, or for a mail.
+func showCompared(env *environment, c *compare.Comparison, markdown bool) error {
+	if markdown {
+		return report.ComparisonMarkdown(env.stdout, c)
 	}
-	return report.Comparison(env.stdout, found)
+	return report.Comparison(env.stdout, c)
 }
 
 // distinct refuses a result that is given twice: it would agree with itself.

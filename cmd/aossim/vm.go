@@ -157,6 +157,9 @@ func (c *vmCommand) open() error {
 	return nil
 }
 
+// resumes says whether results stand for before.
+func (c *vmCommand) resumes() bool { return len(c.had) > 0 && len(c.had[0]) > 0 }
+
 // isResult says whether a file is one of JSON, as no kernel is.
 func isResult(path string) bool {
 	f, err := os.Open(path)
@@ -178,10 +181,10 @@ func (c *vmCommand) kernels() (list []boot) {
 	}
 	for range c.Repeat {
 		for _, side := range c.Order {
-			switch given := isResult(c.Before[0]); {
+			switch {
 			case side == 'B':
 				list = append(list, boot{kernel: c.After, side: "B"})
-			case !given:
+			case !c.resumes():
 				list = append(list, boot{kernel: c.Before[0], side: "A"})
 			}
 		}
@@ -285,7 +288,7 @@ func (c *vmCommand) run(env *environment) error {
 	defer m.Close()
 	if err := c.distinctImages(m); err != nil && !c.Force {
 		if c.Bisect { // a commit that changes nothing of the image is as good as before
-			fmt.Fprintf(env.stderr, "aossim: good: %s\n", oneLine(strings.TrimPrefix(err.Error(), refusal.ErrUsage.Error()+": ")))
+			fmt.Fprintf(env.stderr, "aossim: good: %s\n", oneLine(refusal.Reason(err)))
 			return nil
 		}
 		return err
@@ -322,7 +325,7 @@ func (c *vmCommand) distinctImages(m *vm.Machine) error {
 	switch {
 	case c.After == "":
 		return nil
-	case !isResult(c.Before[0]):
+	case !c.resumes():
 		return same(c.Before[0], m.Image(c.Before[0]))
 	}
 	for _, had := range c.had {
@@ -339,7 +342,7 @@ func (c *vmCommand) distinctImages(m *vm.Machine) error {
 func (c *vmCommand) comparable(m *vm.Machine) error {
 	for i, had := range c.had {
 		for _, r := range had {
-			if micro := c.opened[i].Micro != nil; micro && r.Environment.Virtual() != m.Virtual(c.After) {
+			if c.opened[i].Micro != nil && r.Environment.Virtual() != m.Virtual(c.After) {
 				return refusal.Usage("--before has a result of %s by another clock (%s) than %s will have; make it anew by aossim vm --kernel, or see --clock", c.opened[i].Name, cmp.Or(r.Environment.Clock, "real time"), c.After)
 			}
 		}
@@ -369,18 +372,7 @@ func (c *vmCommand) boots(ctx context.Context, env *environment, m *vm.Machine) 
 		for i, b := range plan {
 			free <- struct{}{}
 			go func() {
-				boot, err := &vm.Boot{}, ctx.Err()
-				defer func() {
-					if v := recover(); v != nil { // what a guest sent is parsed there
-						err = fmt.Errorf("a fault of aossim: %v (%s); please report it with the command and its files", v, fault())
-						<-free
-						done <- booted{i, &vm.Boot{}, err}
-					}
-				}()
-				if err == nil {
-					commands, files := c.commands(m, b)
-					boot, err = m.Run(ctx, b.kernel, b.cpus, commands, files)
-				}
+				boot, err := c.boot(ctx, m, b)
 				<-free
 				done <- booted{i, boot, err}
 			}()
@@ -422,6 +414,20 @@ func (c *vmCommand) boots(ctx context.Context, env *environment, m *vm.Machine) 
 		err = c.showResults(env, results)
 	}
 	return errors.Join(append(failures, err)...)
+}
+
+// boot does one, unless ctx has ended.
+func (c *vmCommand) boot(ctx context.Context, m *vm.Machine, b boot) (done *vm.Boot, err error) {
+	defer func() {
+		if v := recover(); v != nil { // what a guest sent is parsed there, and run recovers on its own goroutine only
+			done, err = &vm.Boot{}, fmt.Errorf("a fault of aossim: %v (%s); please report it with the command and its files", v, fault())
+		}
+	}()
+	if ctx.Err() != nil {
+		return &vm.Boot{}, ctx.Err()
+	}
+	commands, files := c.commands(m, b)
+	return m.Run(ctx, b.kernel, b.cpus, commands, files)
 }
 
 // showChecks shows those of one kernel whole, those of several as a table.
@@ -481,7 +487,6 @@ func (c *vmCommand) showResults(env *environment, results []map[int]*result.Resu
 // showComparison compares, and sets the exit code.
 func (c *vmCommand) showComparison(env *environment, plan []boot, results []map[int]*result.Result) error {
 	var all []*compare.Comparison
-	worse, decided := false, true
 	for i, s := range c.opened {
 		before, after := c.had[i], []*result.Result(nil)
 		for n, of := range results {
@@ -498,26 +503,14 @@ func (c *vmCommand) showComparison(env *environment, plan []boot, results []map[
 		if err != nil {
 			return err
 		}
-		all = append(all, found)
-		worse = worse || len(found.Worse()) > 0 && !(c.Bisect && found.Doubtful)
-		decided = decided && found.Decided()
-		switch {
-		case c.JSON:
-		case c.Markdown:
-			err = report.ComparisonMarkdown(env.stdout, found)
-		default:
-			err = report.Comparison(env.stdout, found)
+		if all = append(all, found); c.JSON {
+			continue
 		}
-		if err != nil {
+		if err := showCompared(env, found, c.Markdown); err != nil {
 			return err
 		}
 	}
-	switch {
-	case worse:
-		env.exit = exitFailed
-	case c.Bisect && !decided:
-		env.exit = exitSkipBisect
-	}
+	env.judge(c.Bisect, all...)
 	if c.JSON {
 		return encode(env, all)
 	}

@@ -136,7 +136,7 @@ func (c *vmCommand) save(name, ext string, write func(w io.Writer) error) (strin
 		return name + ext
 	})
 	if err != nil {
-		return output.Elsewhere(write), errors.New(strings.TrimPrefix(err.Error(), refusal.ErrUsage.Error()+": "))
+		return output.Elsewhere(write), errors.New(refusal.Reason(err))
 	}
 	return place.Save(write)
 }

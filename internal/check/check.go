@@ -125,12 +125,16 @@ func (c *Check) Text(w io.Writer) error {
 	for _, f := range c.Kernel {
 		fmt.Fprintf(t, "%s:\t%s\n\t%s\n", plain(f.Question), plain(string(f.Answer)), plain(f.Evidence))
 	}
-	complained := "no"
-	if !c.Log.Pass {
-		complained = "YES"
-	}
-	fmt.Fprintf(t, "did it complain meanwhile?\t%s\n\t%s\n", complained, plain(c.Log.Detail))
+	fmt.Fprintf(t, "did it complain meanwhile?\t%s\n\t%s\n", c.complained(), plain(c.Log.Detail))
 	return t.Flush()
+}
+
+// complained is a word for whether the kernel did.
+func (c *Check) complained() string {
+	if c.Log.Pass {
+		return "no"
+	}
+	return "YES"
 }
 
 // Table writes the answers of several checks, questions down and kernels across.
@@ -179,11 +183,6 @@ func Table(w io.Writer, checks []*Check) error {
 		}
 		return cmp.Or(strings.Join(missing, ", "), "no")
 	})
-	line("it complained meanwhile", func(i int) string {
-		if !checks[i].Log.Pass {
-			return "YES"
-		}
-		return "no"
-	})
+	line("it complained meanwhile", func(i int) string { return checks[i].complained() })
 	return t.Flush()
 }

@@ -91,15 +91,13 @@ func (w *Watch) Close() {
 }
 
 // letters are those of the taint's bits, from the lowest.
-const letters = "GFSRMBUDAWCIOELKXTNJ"
+const letters = "PFSRMBUDAWCIOELKXTNJ"
 
 func taints(bits uint64) string {
 	var names []string
 	for i := range 64 {
 		switch {
 		case bits>>i&1 == 0:
-		case i == 0:
-			names = append(names, "P") // G where it is not set
 		case i < len(letters):
 			names = append(names, letters[i:i+1])
 		default:

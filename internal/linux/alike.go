@@ -24,26 +24,34 @@ func StartAlike(cmd *exec.Cmd) error {
 		return err
 	}
 	pid := cmd.Process.Pid
-	var status unix.WaitStatus
-	for {
-		if _, err := unix.Wait4(pid, &status, 0, nil); err == nil {
-			break
-		} else if err != unix.EINTR {
-			return fmt.Errorf("wait4(%d): %w", pid, err)
+	err := awaitStop(pid)
+	if err == nil {
+		err = fixRandom(pid)
+		if e := unix.PtraceDetach(pid); e != nil {
+			err = errors.Join(err, os.NewSyscallError("ptrace(PTRACE_DETACH)", e))
 		}
-	}
-	if !status.Stopped() {
-		return errors.New("it ended before it began")
-	}
-	err := fixRandom(pid)
-	if e := unix.PtraceDetach(pid); e != nil {
-		err = errors.Join(err, os.NewSyscallError("ptrace(PTRACE_DETACH)", e))
 	}
 	if err != nil {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait() // it says that it was killed
 	}
 	return err
+}
+
+// awaitStop waits until a process that is traced has stopped.
+func awaitStop(pid int) error {
+	for {
+		var status unix.WaitStatus
+		switch _, err := unix.Wait4(pid, &status, 0, nil); {
+		case err == unix.EINTR:
+		case err != nil:
+			return fmt.Errorf("wait4(%d): %w", pid, err)
+		case !status.Stopped():
+			return errors.New("it ended before it began")
+		default:
+			return nil
+		}
+	}
 }
 
 // fixRandom overwrites the random bytes of a process that is traced and stopped.

@@ -150,16 +150,17 @@ const EmulatedArgument = "aossim.emulated"
 
 // Emulated says whether this machine is emulated, without hardware support.
 func Emulated() bool {
-	return strings.Contains(cpuModel(), "QEMU TCG") || slices.Contains(strings.Fields(read("/proc/cmdline")), EmulatedArgument)
+	return strings.Contains(cpuModel(), "QEMU TCG") || argument(EmulatedArgument)
 }
 
 // VirtualArgument on it says that the machine's clock counts instructions.
 const VirtualArgument = "aossim.clock=" + result.ClockInstructions
 
 // Virtual says whether this machine's time is virtual.
-func Virtual() bool {
-	return slices.Contains(strings.Fields(read("/proc/cmdline")), VirtualArgument)
-}
+func Virtual() bool { return argument(VirtualArgument) }
+
+// argument says whether a word is on the kernel's command line.
+func argument(word string) bool { return slices.Contains(strings.Fields(read("/proc/cmdline")), word) }
 
 func clock() string {
 	if Virtual() {

@@ -9,6 +9,7 @@ package refusal
 import (
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // ErrUsage is about flags, scenarios and files that no machine, or not this one, can follow.
@@ -37,6 +38,9 @@ func Usage(format string, args ...any) error { return because(ErrUsage, format, 
 
 // Cannot returns an error that wraps ErrCannot; format takes %w.
 func Cannot(format string, args ...any) error { return because(ErrCannot, format, args) }
+
+// Reason is the text of an error without the words by which Usage begins, for where it is no refusal.
+func Reason(err error) string { return strings.TrimPrefix(err.Error(), ErrUsage.Error()+": ") }
 
 func because(kind error, format string, args []any) error {
 	return fmt.Errorf("%w: %w", kind, fmt.Errorf(format, args...))

@@ -13,12 +13,7 @@ import (
 func Comparison(w io.Writer, c *compare.Comparison) error {
 	t := newText(w)
 	t.lines(c.Scenario, "before: "+c.Before, "after:  "+c.After)
-	switch {
-	case c.Virtual:
-		t.line(virtualTime)
-	case c.Emulated:
-		t.line(emulatedTime)
-	}
+	t.lines(timeNote(c)...)
 	t.lines(prefixed("WARNING: ", c.Warnings)...)
 	t.line("")
 	for _, tab := range comparisonTables(c) {
@@ -27,6 +22,17 @@ func Comparison(w io.Writer, c *compare.Comparison) error {
 		}
 	}
 	return t.w.Flush()
+}
+
+// timeNote says what time is on an emulated machine.
+func timeNote(c *compare.Comparison) []string {
+	switch {
+	case c.Virtual:
+		return []string{virtualTime}
+	case c.Emulated:
+		return []string{emulatedTime}
+	}
+	return nil
 }
 
 // comparisonTables are all tables of a comparison.

@@ -21,6 +21,7 @@ type Kernels struct {
 	Kernels  []Kernel       `json:"kernels"`
 	Metrics  []KernelMetric `json:"metrics"`
 	notes    []string
+	heads    [][]string // of the kernels' columns
 }
 
 // Kernel is one that a scenario ran on.
@@ -76,8 +77,10 @@ func NewKernels(results []*result.Result) *Kernels {
 	results = slices.Clone(results)
 	slices.SortStableFunc(results, func(a, b *result.Result) int { return CompareKernels(&a.Environment, &b.Environment) })
 	k := &Kernels{Scenario: results[0].Scenario.Name}
+	var environments []*result.Environment
 	for i, r := range results {
 		e := &r.Environment
+		environments = append(environments, e)
 		k.Kernels = append(k.Kernels, Kernel{e.KernelRelease, e.KernelVersion, e.Machine, e.Image, e.Clock})
 		for _, line := range notes(r) {
 			if !slices.Contains(k.notes, line) {
@@ -129,6 +132,7 @@ func NewKernels(results []*result.Result) *Kernels {
 			}
 		}
 	}
+	k.heads = KernelHeads(environments)
 	return k
 }
 
@@ -139,11 +143,7 @@ func (k *Kernels) Text(w io.Writer) error {
 	t.lines(k.notes...)
 	t.line("")
 	tab := table{left: 2, head: cols("metric", "unit"), silent: true}
-	var list []*result.Environment
-	for _, n := range k.Kernels {
-		list = append(list, &result.Environment{KernelRelease: n.Release, Machine: n.Machine, Image: n.Image})
-	}
-	for _, head := range KernelHeads(list) {
+	for _, head := range k.heads {
 		tab.head = append(tab.head, column{lines: head})
 	}
 	for _, m := range k.Metrics {

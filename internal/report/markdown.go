@@ -11,13 +11,7 @@ import (
 // ComparisonMarkdown writes a comparison as a table that is ready for a mail.
 func ComparisonMarkdown(w io.Writer, c *compare.Comparison) error {
 	b := bufio.NewWriter(w)
-	head := []string{c.Scenario + ", before: " + c.Before + ", after: " + c.After}
-	switch {
-	case c.Virtual:
-		head = append(head, virtualTime)
-	case c.Emulated:
-		head = append(head, emulatedTime)
-	}
+	head := append([]string{c.Scenario + ", before: " + c.Before + ", after: " + c.After}, timeNote(c)...)
 	for _, line := range append(head, prefixed("Warning: ", c.Warnings)...) {
 		_, _ = b.WriteString(Plain(line) + "\n\n") // the writer keeps its first error
 	}

@@ -79,7 +79,7 @@ func openImage(ctx context.Context, name, dir string, depth int) (*kernel, error
 		}
 		k, err := openImage(ctx, image, dir, depth-1)
 		if err != nil { // it knows the image by a name that will be gone
-			return nil, refusal.Usage("no kernel to boot: what %s has for a kernel is none (%s)", name, strings.ReplaceAll(strings.TrimPrefix(err.Error(), refusal.ErrUsage.Error()+": no kernel to boot: "), image, "its content"))
+			return nil, refusal.Usage("no kernel to boot: what %s has for a kernel is none (%s)", name, strings.ReplaceAll(strings.TrimPrefix(refusal.Reason(err), "no kernel to boot: "), image, "its content"))
 		}
 		k.name = name
 		return k, nil
@@ -132,35 +132,44 @@ func wrapped(head []byte) func(r io.Reader, image io.Writer) error {
 // zbootHead is where the name of the compression ends in a zboot image.
 const zbootHead = 56
 
-// decompress writes what r has in one of the kernel's kinds of compression.
-func decompress(kind string, r io.Reader, to io.Writer) error {
-	var from io.Reader
-	var err error
-	switch {
-	case kind == "gzip":
-		var z *gzip.Reader
-		if z, err = gzip.NewReader(r); err == nil {
-			z.Multistream(false) // the size follows in a zboot image
-			from = z
-		}
-	case strings.HasPrefix(kind, "zstd"):
-		var z *zstd.Decoder
-		if z, err = zstd.NewReader(r); err == nil {
-			defer z.Close()
-			from = z
-		}
-	case kind == "xz" || kind == "xzkern":
-		from, err = xz.NewReader(r)
-	default:
+// decompress writes the image that r has in one of the kernel's kinds of compression.
+func decompress(kind string, r io.Reader, image io.Writer) error {
+	z, err := decompressor(kind, r)
+	if errors.Is(err, errCompression) {
 		return fmt.Errorf("it is packed by %q; give one that is packed by gzip, zstd or xz, or the Image itself", kind)
 	}
 	if err == nil {
-		_, err = io.Copy(to, from)
+		defer z.Close()
+		if g, ok := z.(*gzip.Reader); ok {
+			g.Multistream(false) // something else may follow
+		}
+		_, err = io.Copy(image, z)
 	}
 	if err != nil {
 		return fmt.Errorf("packed by %s, and damaged: %w", kind, err)
 	}
 	return nil
+}
+
+// errCompression is about a kind of compression that is not known.
+var errCompression = errors.New("an unknown compression")
+
+// decompressor reads what r has, by the kernel's name for its compression.
+func decompressor(kind string, r io.Reader) (io.ReadCloser, error) {
+	switch {
+	case kind == "gzip":
+		return gzip.NewReader(r)
+	case strings.HasPrefix(kind, "zstd"):
+		z, err := zstd.NewReader(r)
+		if err != nil {
+			return nil, err
+		}
+		return z.IOReadCloser(), nil
+	case kind == "xz" || kind == "xzkern":
+		z, err := xz.NewReader(r)
+		return io.NopCloser(z), err
+	}
+	return nil, errCompression
 }
 
 // limited writes so many bytes at most: a small file may unpack to any size.
@@ -232,24 +241,17 @@ func unpack(f io.Reader, image io.Writer) error {
 	}
 }
 
-func unpackTar(r io.Reader, ext string, image io.Writer) (err error) {
-	switch ext {
-	case ".xz":
-		r, err = xz.NewReader(r)
-	case ".zst":
-		var z *zstd.Decoder
-		if z, err = zstd.NewReader(r); err == nil {
-			defer z.Close()
-			r = z
+func unpackTar(r io.Reader, ext string, image io.Writer) error {
+	if ext != ".tar" {
+		z, err := decompressor(map[string]string{".xz": "xz", ".zst": "zstd", ".gz": "gzip"}[ext], r)
+		if errors.Is(err, errCompression) {
+			return fmt.Errorf("a Debian package with data.tar%s, which is not known", ext)
 		}
-	case ".gz":
-		r, err = gzip.NewReader(r)
-	case ".tar":
-	default:
-		err = fmt.Errorf("a Debian package with data.tar%s, which is not known", ext)
-	}
-	if err != nil {
-		return err
+		if err != nil {
+			return err
+		}
+		defer z.Close()
+		r = z
 	}
 	for t := tar.NewReader(r); ; {
 		h, err := t.Next()

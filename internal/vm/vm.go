@@ -211,11 +211,11 @@ func (m *Machine) Run(ctx context.Context, name string, cpus int, commands [][]s
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	limit := cmp.Or(m.Timeout, DefaultTimeout)
+	limit := DefaultTimeout
 	if e.virtual {
-		limit = cmp.Or(m.Timeout, VirtualTimeout)
+		limit = VirtualTimeout
 	}
-	off, failed := wait(ctx, ended, limit, func() bool { return finished(port, &console) })
+	off, failed := wait(ctx, ended, cmp.Or(m.Timeout, limit), func() bool { return finished(port, &console) })
 	if !off {
 		linux.KillGroup(cmd)
 		<-ended
