@@ -2,6 +2,7 @@ package scenarios
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -48,18 +49,36 @@ func (p *Point) Private() bool { return p.Futex == PrivateWord }
 // OneThread says whether one thread does all that the point does.
 func (p *Point) OneThread() bool { return p.Threads <= 1 && !WorkloadNamed(p.Workload).Partners }
 
-// InVirtualTime gives the point the sizes of its workload's Virtual, where it has those of its Defaults.
-func (p *Point) InVirtualTime() {
-	w := WorkloadNamed(p.Workload)
-	instead(&p.Waits, w.Defaults.Waits, w.Virtual.Waits)
-	instead(&p.Runtime, w.Defaults.Runtime, w.Virtual.Runtime)
+// InVirtualTime gives the points of a scenario that was read the sizes of their workload's Virtual
+// where the file has none, and returns what it changed, as KEY=VALUE (POINT).
+func (s *Scenario) InVirtualTime() (changed []string) {
+	for i := range s.Micro.Points {
+		p := &s.Micro.Points[i]
+		w := WorkloadNamed(p.Workload)
+		instead := func(key string, set func() any, is bool) {
+			if _, given := s.document.find("point", i, key); is && !given {
+				changed = append(changed, fmt.Sprintf("%s=%v (%s)", key, set(), p.Name))
+			}
+		}
+		instead("waits", func() any { p.Waits = w.Virtual.Waits; return p.Waits }, w.Virtual.Waits != 0)
+		instead("runtime", func() any { p.Runtime = w.Virtual.Runtime; return p.Runtime }, w.Virtual.Runtime != 0)
+	}
+	return changed
 }
 
-func instead[T comparable](v *T, usual, other T) {
-	var none T
-	if *v == usual && other != none {
-		*v = other
+// Only leaves the points of these names, in the scenario's order. Its error names one that is not there.
+func (s *Scenario) Only(points []string) error {
+	var names []string
+	for _, p := range s.Micro.Points {
+		names = append(names, p.Name)
 	}
+	for _, name := range points {
+		if !slices.Contains(names, name) {
+			return fmt.Errorf("%s has no point %q; it has %q", s.Name, name, names)
+		}
+	}
+	s.Micro.Points = slices.DeleteFunc(s.Micro.Points, func(p Point) bool { return !slices.Contains(points, p.Name) })
+	return nil
 }
 
 // Limits of micro-benchmarks.

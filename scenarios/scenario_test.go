@@ -391,3 +391,43 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// points is a scenario of micro-benchmarks of which one gives the size that is the default anyway.
+const points = `kind = "micro"
+[[point]]
+workload = "eagain"
+[[point]]
+name = "given"
+workload = "eagain"
+waits = 100_000
+[[point]]
+workload = "scalar"
+`
+
+// TestInVirtualTime: sizes that the file gives stay, and what changed is said.
+func TestInVirtualTime(t *testing.T) {
+	s, err := Parse("x", []byte(points))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if changed := s.InVirtualTime(); !reflect.DeepEqual(changed, []string{"waits=20000 (eagain)"}) {
+		t.Errorf("changed %q", changed)
+	}
+	if p := s.Micro.Points; p[0].Waits != WorkloadNamed("eagain").Virtual.Waits || p[1].Waits != 100_000 {
+		t.Errorf("%+v", p)
+	}
+}
+
+// TestOnly: points in the order of the scenario, and none that it has not.
+func TestOnly(t *testing.T) {
+	s, err := Parse("x", []byte(points))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Only([]string{"given", "other"}); err == nil || !strings.Contains(err.Error(), `"other"`) || len(s.Micro.Points) != 3 {
+		t.Errorf("%v, %d points left", err, len(s.Micro.Points))
+	}
+	if err := s.Only([]string{"scalar", "eagain"}); err != nil || len(s.Micro.Points) != 2 || s.Micro.Points[0].Name != "eagain" || s.Micro.Points[1].Name != "scalar" {
+		t.Errorf("%v: %+v", err, s.Micro.Points)
+	}
+}

@@ -67,6 +67,7 @@ type runCommand struct {
 	Rounds    *int           `help:"Measured rounds of a micro-benchmark, instead of the scenario's."`
 	Cycles    *int           `help:"Cycles of a round of the workloads scalar and waitv, instead of the scenario's."`
 	RingFlags []string       `placeholder:"FLAG,..." help:"Flags of a micro-benchmark's ring, as ring_flags of a scenario."`
+	Points    []string       `name:"point" sep:"none" placeholder:"NAME" help:"Only this point of a micro-benchmark; again for another one."`
 	NoRT      bool           `name:"no-rt" help:"Run everything under plain SCHED_OTHER."`
 	Observe   observed       `help:"After each run, observe the kernel in a shorter pass, or fail with exit code 4 where that is not possible; =all observes throughout, =no never. Without the flag it is done where it is possible."`
 }
@@ -371,10 +372,10 @@ func (c *runCommand) prepare(s *scenarios.Scenario, o actors.Options) (plan, err
 		if c.Duration != nil {
 			return nil, refusal.Usage("--duration: %s is a micro-benchmark, which has no phases; use --rounds or --cycles", s.Name)
 		}
-		return micro.Prepare(s, micro.Options{Options: o, Rounds: or(c.Rounds, 0), Cycles: or(c.Cycles, 0), RingFlags: c.RingFlags})
+		return micro.Prepare(s, micro.Options{Options: o, Rounds: or(c.Rounds, 0), Cycles: or(c.Cycles, 0), RingFlags: c.RingFlags, Points: c.Points})
 	}
-	if c.Rounds != nil || c.Cycles != nil || len(c.RingFlags) > 0 {
-		return nil, refusal.Usage("--rounds, --cycles and --ring-flags are for micro-benchmarks, and %s is none", s.Name)
+	if c.Rounds != nil || c.Cycles != nil || len(c.RingFlags) > 0 || len(c.Points) > 0 {
+		return nil, refusal.Usage("--rounds, --cycles, --ring-flags and --point are for micro-benchmarks, and %s is none", s.Name)
 	}
 	return sim.Prepare(s, sim.Options{Options: o, Duration: or(c.Duration, 0), Warmup: c.Warmup, Break: time.Duration(or(c.Break, 0)) * time.Microsecond, Mark: c.Mark})
 }

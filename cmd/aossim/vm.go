@@ -54,9 +54,17 @@ type vmCommand struct {
 	Rounds    *int           `help:"As of aossim run, in the guest; 6 unless given where instructions are counted, 1 where the guest is emulated by the host's clock: only counts are judged."`
 	Cycles    *int           `help:"As of aossim run, in the guest."`
 
-	opened []*scenarios.Scenario
-	had    [][]*result.Result // by scenario: results of before that were given
-	gate   float64
+	tasks []*task
+	gate  float64
+}
+
+// task is a scenario, or some points of one: what one command of the guest does.
+type task struct {
+	*scenarios.Scenario
+	path   string           // as it was given
+	points []string         // only these; none are all
+	alone  bool             // one thread does each point
+	had    []*result.Result // results of before that were given
 }
 
 // boot is one boot of the plan.
@@ -64,7 +72,7 @@ type boot struct {
 	kernel string
 	side   string // A, B, or "" for none
 	cpus   int
-	run    []int // the places of the scenarios in it; none for a check
+	run    []int // the places of its tasks; none for a check
 }
 
 // validate refuses what can be refused without a look at any file.
@@ -104,8 +112,8 @@ func (c *vmCommand) validate() (err error) {
 	if strings.Trim(c.Order, "AB") != "" {
 		return refusal.Usage("--order %q: write A for before and B for after, such as ABA", c.Order)
 	}
-	if !strings.Contains(c.Order, "A") || !strings.Contains(c.Order, "B") {
-		return refusal.Usage("--order %q: both kernels must be in it", c.Order)
+	if !strings.Contains(c.Order, "B") {
+		return refusal.Usage("--order %q: the kernel with the change, B, must be in it", c.Order)
 	}
 	c.gate, err = parseGate(c.Gate)
 	return err
@@ -118,9 +126,8 @@ func (c *vmCommand) open() error {
 		if err != nil {
 			return err
 		}
-		c.opened = append(c.opened, s)
+		c.tasks = append(c.tasks, &task{Scenario: s, path: name})
 	}
-	c.had = make([][]*result.Result, len(c.opened))
 	results := 0
 	for _, path := range c.Before {
 		if isResult(path) {
@@ -128,6 +135,8 @@ func (c *vmCommand) open() error {
 		}
 	}
 	switch {
+	case results == 0 && c.After != "" && !strings.Contains(c.Order, "A"):
+		return refusal.Usage("--order %q: the kernel without the change, A, must be in it, unless --before is a result", c.Order)
 	case results == 0 && len(c.Before) > 1:
 		return refusal.Usage("--before is given %d times, and none is a result; there is one image of before, --repeat boots it again", len(c.Before))
 	case results == 0:
@@ -143,22 +152,66 @@ func (c *vmCommand) open() error {
 		return err
 	}
 	for i, r := range loaded {
-		at := slices.IndexFunc(c.opened, func(s *scenarios.Scenario) bool { return s.Name == r.Scenario.Name && s.SHA256() == r.Scenario.SHA256 })
+		at := slices.IndexFunc(c.tasks, func(t *task) bool { return t.Name == r.Scenario.Name && t.SHA256() == r.Scenario.SHA256 })
 		if at < 0 {
 			return refusal.Usage("--before %s is of scenario %s (sha256 %.12s), which is none of those to run; give the same file", c.Before[i], r.Scenario.Name, r.Scenario.SHA256)
 		}
-		c.had[at] = append(c.had[at], r)
+		c.tasks[at].had = append(c.tasks[at].had, r)
 	}
-	for i, s := range c.opened {
-		if len(c.had[i]) == 0 {
-			return refusal.Usage("no --before is a result of %s", s.Name)
+	for _, t := range c.tasks {
+		if len(t.had) == 0 {
+			return refusal.Usage("no --before is a result of %s", t.Name)
 		}
 	}
 	return nil
 }
 
+// split makes two tasks of a scenario that has points of one thread and others, where
+// instructions are counted: those of one thread only where no other CPU executes any.
+func (c *vmCommand) split(m *vm.Machine) error {
+	virtual := slices.ContainsFunc(c.kernels(), func(b boot) bool { return m.Virtual(b.kernel) })
+	var all []*task
+	for _, t := range c.tasks {
+		var alone, others []string
+		if t.Micro != nil {
+			for i := range t.Micro.Points {
+				if p := &t.Micro.Points[i]; p.OneThread() {
+					alone = append(alone, p.Name)
+				} else {
+					others = append(others, p.Name)
+				}
+			}
+		}
+		if t.alone = len(alone) > 0 && len(others) == 0; !virtual || len(alone) == 0 || t.alone {
+			all = append(all, t)
+			continue
+		}
+		parts := []*task{{Scenario: t.Scenario, path: t.path, points: alone, alone: true}, {Scenario: t.Scenario, path: t.path, points: others}}
+		for _, r := range t.had {
+			at := slices.IndexFunc(parts, func(p *task) bool { return len(r.Runs) > 0 && samePoints(p.points, r.Runs[0].Micro) })
+			if at < 0 {
+				return refusal.Usage("--before has a result of %s whose points are neither those of one thread (%q) nor the others (%q); make them anew by aossim vm --kernel", t.Name, alone, others)
+			}
+			parts[at].had = append(parts[at].had, r)
+		}
+		for _, p := range parts {
+			if len(t.had) > 0 && len(p.had) == 0 {
+				return refusal.Usage("no --before is a result of %s with the points %q", t.Name, p.points)
+			}
+		}
+		all = append(all, parts...)
+	}
+	c.tasks = all
+	return nil
+}
+
+// samePoints says whether a run has just the points of these names.
+func samePoints(names []string, run []result.Micro) bool {
+	return len(names) == len(run) && !slices.ContainsFunc(run, func(m result.Micro) bool { return !slices.Contains(names, m.Name) })
+}
+
 // resumes says whether results stand for before.
-func (c *vmCommand) resumes() bool { return len(c.had) > 0 && len(c.had[0]) > 0 }
+func (c *vmCommand) resumes() bool { return len(c.tasks) > 0 && len(c.tasks[0].had) > 0 }
 
 // isResult says whether a file is one of JSON, as no kernel is.
 func isResult(path string) bool {
@@ -197,8 +250,8 @@ func (c *vmCommand) kernels() (list []boot) {
 func (c *vmCommand) plan(m *vm.Machine) (list []boot) {
 	for _, b := range c.kernels() {
 		var alone, others []int
-		for i, s := range c.opened {
-			if s.Micro != nil && m.Virtual(b.kernel) && !slices.ContainsFunc(s.Micro.Points, func(p scenarios.Point) bool { return !p.OneThread() }) {
+		for i, t := range c.tasks {
+			if t.alone && m.Virtual(b.kernel) {
 				alone = append(alone, i)
 			} else {
 				others = append(others, i)
@@ -221,11 +274,14 @@ func (c *vmCommand) commands(m *vm.Machine, b boot) (list [][]string, files map[
 	}
 	files = map[string][]byte{}
 	for _, i := range b.run {
-		s := c.opened[i]
+		s := c.tasks[i]
 		// In a folder of its own, and by its name, which is the scenario's where that has none.
-		file := fmt.Sprintf("%d/%s.toml", i, strings.TrimSuffix(filepath.Base(c.Scenarios[i]), ".toml"))
+		file := fmt.Sprintf("%d/%s.toml", i, strings.TrimSuffix(filepath.Base(s.path), ".toml"))
 		files[file] = []byte(s.Text)
 		args := []string{"run", "-q", "-o", "OUTPUT", "-r", strconv.Itoa(c.Runs)}
+		for _, name := range s.points {
+			args = append(args, "--point="+name)
+		}
 		if s.Micro != nil {
 			switch {
 			case c.Rounds != nil:
@@ -281,11 +337,14 @@ func (c *vmCommand) run(env *environment) error {
 	for _, b := range c.kernels() {
 		kernels = append(kernels, b.kernel)
 	}
-	m, err := vm.New(ctx, vm.Options{QEMU: c.QEMU, Program: c.Program, Memory: c.Memory, Cmdline: c.Cmdline, Timeout: or(c.Timeout, 0), Clock: vm.Clock(c.Clock)}, kernels)
+	m, err := vm.New(ctx, vm.Options{QEMU: c.QEMU, Program: c.Program, Memory: c.Memory, CPUs: c.CPUs, Cmdline: c.Cmdline, Timeout: or(c.Timeout, 0), Clock: vm.Clock(c.Clock)}, kernels)
 	if err != nil {
 		return err
 	}
 	defer m.Close()
+	if err := c.split(m); err != nil {
+		return err
+	}
 	if err := c.distinctImages(m); err != nil && !c.Force {
 		if c.Bisect { // a commit that changes nothing of the image is as good as before
 			fmt.Fprintf(env.stderr, "aossim: good: %s\n", oneLine(refusal.Reason(err)))
@@ -328,8 +387,8 @@ func (c *vmCommand) distinctImages(m *vm.Machine) error {
 	case !c.resumes():
 		return same(c.Before[0], m.Image(c.Before[0]))
 	}
-	for _, had := range c.had {
-		for _, r := range had {
+	for _, t := range c.tasks {
+		for _, r := range t.had {
 			if err := same("(a result)", r.Environment.Image); err != nil {
 				return err
 			}
@@ -340,10 +399,10 @@ func (c *vmCommand) distinctImages(m *vm.Machine) error {
 
 // comparable refuses results of before whose time is another than that of the guest will be.
 func (c *vmCommand) comparable(m *vm.Machine) error {
-	for i, had := range c.had {
-		for _, r := range had {
-			if c.opened[i].Micro != nil && r.Environment.Virtual() != m.Virtual(c.After) {
-				return refusal.Usage("--before has a result of %s by another clock (%s) than %s will have; make it anew by aossim vm --kernel, or see --clock", c.opened[i].Name, cmp.Or(r.Environment.Clock, "real time"), c.After)
+	for _, t := range c.tasks {
+		for _, r := range t.had {
+			if t.Micro != nil && r.Environment.Virtual() != m.Virtual(c.After) {
+				return refusal.Usage("--before has a result of %s by another clock (%s) than %s will have; make it anew by aossim vm --kernel, or see --clock", t.Name, cmp.Or(r.Environment.Clock, "real time"), c.After)
 			}
 		}
 	}
@@ -390,7 +449,6 @@ func (c *vmCommand) boots(ctx context.Context, env *environment, m *vm.Machine) 
 		results[d.at], checks[d.at], kept = c.keep(env, d.at, b, d.boot)
 		err := cmp.Or(d.err, kept)
 		if err != nil && ctx.Err() == nil {
-			err = &vm.KernelError{Name: b.kernel, Err: err}
 			env.ended(exitCode(err))
 		}
 		if failures[d.at] = err; err != nil && c.After != "" {
@@ -457,7 +515,7 @@ func (c *vmCommand) showChecks(env *environment, plan []boot, checks []*check.Ch
 // showResults shows one result whole, those of a scenario on several kernels as a table.
 func (c *vmCommand) showResults(env *environment, results []map[int]*result.Result) error {
 	var tables []*report.Kernels
-	for i := range c.opened {
+	for i := range c.tasks {
 		var list []*result.Result
 		for _, of := range results {
 			if r := of[i]; r != nil {
@@ -487,8 +545,8 @@ func (c *vmCommand) showResults(env *environment, results []map[int]*result.Resu
 // showComparison compares, and sets the exit code.
 func (c *vmCommand) showComparison(env *environment, plan []boot, results []map[int]*result.Result) error {
 	var all []*compare.Comparison
-	for i, s := range c.opened {
-		before, after := c.had[i], []*result.Result(nil)
+	for i, t := range c.tasks {
+		before, after := t.had, []*result.Result(nil)
 		for n, of := range results {
 			switch r := of[i]; {
 			case r == nil:
@@ -499,7 +557,7 @@ func (c *vmCommand) showComparison(env *environment, plan []boot, results []map[
 			}
 		}
 		half := (len(before) + 1) / 2
-		found, err := compare.Compare(before[:half], after, before[half:], compare.Options{Gate: c.gate, Gates: s.Gates})
+		found, err := compare.Compare(before[:half], after, before[half:], compare.Options{Gate: c.gate, Gates: t.Gates})
 		if err != nil {
 			return err
 		}

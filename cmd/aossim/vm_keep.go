@@ -45,6 +45,8 @@ func (c *vmCommand) keep(env *environment, i int, b boot, done *vm.Boot) (result
 	}
 	base = fmt.Sprintf("vm-%s-%d-%s", time.Now().Format("20060102T150405"), i+1, base)
 	_, err = c.save(base, ".log", func(w io.Writer) error { _, err := io.WriteString(w, done.Console); return err })
+	// What the kernel is the reason of is told from what this machine could not do.
+	blame := func(e error) { err = errors.Join(err, &vm.KernelError{Name: b.kernel, Err: e}) }
 	results = map[int]*result.Result{}
 	for n, out := range done.Outputs {
 		failed := ""
@@ -57,7 +59,8 @@ func (c *vmCommand) keep(env *environment, i int, b boot, done *vm.Boot) (result
 		if c.Check {
 			var e error
 			if found, e = check.Decode(out.Data); e != nil {
-				return nil, nil, fmt.Errorf("%s: the check in the guest: %s %w: %s", b.kernel, failed, e, done.LastLines())
+				blame(fmt.Errorf("%s: the check in the guest: %s %w: %s", b.kernel, failed, e, done.LastLines()))
+				return nil, nil, err
 			}
 			mark(&found.Environment, done)
 			env.ended(guestExit(out.Exit))
@@ -69,7 +72,9 @@ func (c *vmCommand) keep(env *environment, i int, b boot, done *vm.Boot) (result
 			if e == nil && r.Environment.Virtual() != done.Virtual {
 				e = fmt.Errorf("%s: the guest does not know what its clock is, so its units are wrong: the kernel has a command line of its own (CONFIG_CMDLINE_OVERRIDE or CMDLINE_FORCE), or --cmdline changes it", b.kernel)
 			}
-			if e == nil {
+			if e != nil {
+				blame(e)
+			} else {
 				mark(&r.Environment, done)
 				later(r, done.Ahead)
 				// What a guest says is not trusted with the names of files.
@@ -80,19 +85,19 @@ func (c *vmCommand) keep(env *environment, i int, b boot, done *vm.Boot) (result
 				} else {
 					e = errors.Join(e, r.Encode(env.stdout)) // it has no other place left
 				}
+				err = errors.Join(err, e)
 				results[scenario] = r
 				if broken := r.Failed(); len(broken) > 0 && failed != "" {
 					last = fmt.Sprintf("check %q failed: %s", broken[0].Name, broken[0].Detail)
 				}
 			}
-			err = errors.Join(err, e)
 		}
 		if len(out.Data) == 0 && failed == "" {
 			failed = "sent no result"
 		}
 		if failed != "" {
 			env.ended(cmp.Or(guestExit(out.Exit), exitFailed))
-			err = errors.Join(err, fmt.Errorf("%s in the guest on %s %s: %s", c.Scenarios[scenario], b.kernel, failed, last))
+			blame(fmt.Errorf("%s in the guest on %s %s: %s", c.tasks[scenario].path, b.kernel, failed, last))
 		}
 	}
 	return results, found, err

@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,6 +20,7 @@ import (
 
 	"aossim/internal/check"
 	"aossim/internal/compare"
+	"aossim/internal/klog"
 	"aossim/internal/limits"
 	"aossim/internal/report"
 	"aossim/internal/result"
@@ -264,6 +267,94 @@ func TestInstructions(t *testing.T) {
 	c := command(t, "compare", a[0], b[0], a[1])
 	if code := c.run(t); code != 0 || !strings.Contains(c.stdout.String(), "instructions/wait") || !strings.Contains(c.stdout.String(), "virtual time") || strings.Contains(c.stdout.String(), " ns/wait") {
 		t.Errorf("exit %d: %s%s", code, &c.stdout, &c.stderr)
+	}
+}
+
+// TestGuestComplains: a kernel that complains on the way of a passing micro-benchmark fails the run,
+// though its command line has quiet.
+func TestGuestComplains(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("the kernels are for amd64")
+	}
+	kernel, _ := pairOfKernels(t, "amd64")
+	qemu, err := exec.LookPath("qemu-system-x86_64")
+	if err != nil {
+		t.Skip(err)
+	}
+	// Its path is bound to a hundred bytes, and t.TempDir's may be longer.
+	dir, err := os.MkdirTemp("", "nmi")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	wrapper, socket := filepath.Join(dir, "qemu"), filepath.Join(dir, "m")
+	script := "#!/bin/bash\ncase \"$*\" in *-kernel*) set -- \"$@\" -monitor unix:" + socket + ",server,nowait;; esac\nexec " + qemu + " \"$@\"\n"
+	if err := os.WriteFile(wrapper, []byte(script), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	var stop atomic.Bool
+	defer stop.Store(true)
+	go func() {
+		for ; !stop.Load(); time.Sleep(100 * time.Millisecond) {
+			c, err := net.Dial("unix", socket)
+			if err != nil {
+				continue
+			}
+			go func() { _, _ = io.Copy(io.Discard, c) }() // what it says is not read
+			for err == nil && !stop.Load() {
+				_, err = io.WriteString(c, "nmi\n")
+				time.Sleep(200 * time.Millisecond)
+			}
+			c.Close()
+		}
+	}()
+	p, code := vmRun(t, "", "--kernel", kernel, "--qemu", wrapper, "eagain")
+	r := load(t, p.only(t))
+	failed := r.Failed()
+	if code != exitFailed || len(failed) != 1 || failed[0].Name != klog.Name || !strings.Contains(failed[0].Detail, "NMI received") || !strings.Contains(p.stderr.String(), "NMI received") {
+		t.Errorf("exit %d, failed %+v: %s", code, failed, &p.stderr)
+	}
+	for _, m := range r.Runs[0].Micro {
+		for _, c := range m.Checks {
+			if !c.Pass {
+				t.Errorf("%s itself: %+v", m.Name, c)
+			}
+		}
+	}
+}
+
+// TestMixed: of a scenario that has points of one thread and others, those of one thread have one
+// CPU and are judged; the others are shown.
+func TestMixed(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("the kernels are for amd64")
+	}
+	kernel, _ := pairOfKernels(t, "amd64")
+	scenario := write(t, "kind = \"micro\"\n[[point]]\nworkload = \"eagain\"\nwaits = 2000\n[[point]]\nworkload = \"hash\"\nthreads = 2\nruntime = \"10ms\"\n")
+	before, code := vmRun(t, "", "--kernel", kernel, scenario)
+	files, _ := filepath.Glob(filepath.Join(before.dir, "results", "*.json"))
+	if code != 0 || len(files) != 2 {
+		t.Fatalf("exit %d, %q: %s", code, files, &before.stderr)
+	}
+	var paths []string
+	for _, f := range files {
+		r := load(t, f)
+		paths = append(paths, "--before", f)
+		want := map[string][2]string{"eagain": {"0", "instructions/wait"}, "hash": {"0-1", "ops/virtual s/thread"}}[r.Runs[0].Micro[0].Name]
+		if m := r.Runs[0].Micro; len(m) != 1 || r.Environment.CPUs != want[0] || m[0].Unit != want[1] || r.Environment.ClockSource != "tsc" || !slices.Contains(r.Scenario.Options, "--point="+m[0].Name) {
+			t.Errorf("%+v on CPUs %s by %s, %q", m, r.Environment.CPUs, r.Environment.ClockSource, r.Scenario.Options)
+		}
+	}
+	p, code := vmRun(t, "", append(paths, "--after", kernel, "--force", "--json", scenario)...)
+	var found []*compared
+	if err := json.Unmarshal(p.stdout.Bytes(), &found); code != 0 || err != nil || len(found) != 2 {
+		t.Fatalf("exit %d, %v: %s%s", code, err, &p.stdout, &p.stderr)
+	}
+	if m := metricOf(t, found[0], "eagain"); m.Verdict != compare.Same || m.Unit != "instructions/wait" {
+		t.Errorf("%+v", m)
+	}
+	if p, code := vmRun(t, "", append(paths[:2:2], "--after", kernel, "--force", scenario)...); code != exitUsage || !strings.Contains(p.stderr.String(), "no --before is a result of") {
+		t.Errorf("a part of the points: exit %d: %s", code, &p.stderr)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"os"
+	"regexp"
 	"runtime"
 	"strconv"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"aossim/internal/linux/linuxtest"
 	"aossim/internal/machine"
 	"aossim/internal/question"
+	"aossim/internal/result"
 )
 
 func TestMain(m *testing.M) { os.Exit(linuxtest.Main(m)) }
@@ -84,5 +86,21 @@ func TestCheck(t *testing.T) {
 	var back Check
 	if err := json.Unmarshal(coded.Bytes(), &back); err != nil || back.Schema != Schema || len(back.Kernel) != len(c.Kernel) {
 		t.Errorf("JSON: %v", err)
+	}
+}
+
+// TestTable: a column a kernel, and no answer where there was none.
+func TestTable(t *testing.T) {
+	q := question.Words()[0]
+	a := &Check{Environment: result.Environment{KernelRelease: "7.0"}, Kernel: []question.Finding{{Question: q, Answer: "yes"}}, Log: result.Check{Pass: true}}
+	b := &Check{Environment: result.Environment{KernelRelease: "7.1"}, KernelError: "no BTF"}
+	var text bytes.Buffer
+	if err := Table(&text, []*Check{a, b}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`(?m)^ +7\.0 +7\.1$`, `(?m)^` + regexp.QuoteMeta(q) + ` +yes +-$`, `(?m)^something is missing +no +no BTF$`, `(?m)^it complained meanwhile +no +YES$`} {
+		if !regexp.MustCompile(want).MatchString(text.String()) {
+			t.Errorf("no %s in\n%s", want, &text)
+		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"sort"
 
 	"aossim/internal/metric"
+	"aossim/internal/result"
 )
 
 // alpha is the chance at which a change is taken for one that is none, over all metrics
@@ -90,32 +91,24 @@ func (j Judged) MarshalJSON() ([]byte, error) {
 	type plain Judged
 	return json.Marshal(struct {
 		plain
-		Change             *float64 `json:"change"`
-		Lo                 *float64 `json:"change_lo"`
-		Hi                 *float64 `json:"change_hi"`
-		Drift              *float64 `json:"drift"`
-		ChangeWithoutFirst *float64 `json:"change_without_first"`
-		Best               *float64 `json:"change_best"`
-	}{plain(j), finite(j.Change), finite(j.Lo), finite(j.Hi), finite(j.Drift), finite(j.ChangeWithoutFirst), finite(j.Best)})
+		Change             result.Number `json:"change"`
+		Lo                 result.Number `json:"change_lo"`
+		Hi                 result.Number `json:"change_hi"`
+		Drift              result.Number `json:"drift"`
+		ChangeWithoutFirst result.Number `json:"change_without_first"`
+		Best               result.Number `json:"change_best"`
+	}{plain(j), result.Number(j.Change), result.Number(j.Lo), result.Number(j.Hi), result.Number(j.Drift), result.Number(j.ChangeWithoutFirst), result.Number(j.Best)})
 }
 
 // MarshalJSON writes what is infinite or no number as null.
 func (s Side) MarshalJSON() ([]byte, error) {
 	return json.Marshal(struct {
-		N      int      `json:"n"`
-		Median *float64 `json:"median"`
-		Lo     *float64 `json:"lo"`
-		Hi     *float64 `json:"hi"`
-		CV     *float64 `json:"cv"`
-	}{s.N, finite(s.Median), finite(s.Lo), finite(s.Hi), finite(s.CV)})
-}
-
-// finite is nil for what JSON has no number for.
-func finite(v float64) *float64 {
-	if math.IsInf(v, 0) || math.IsNaN(v) {
-		return nil
-	}
-	return &v
+		N      int           `json:"n"`
+		Median result.Number `json:"median"`
+		Lo     result.Number `json:"lo"`
+		Hi     result.Number `json:"hi"`
+		CV     result.Number `json:"cv"`
+	}{s.N, result.Number(s.Median), result.Number(s.Lo), result.Number(s.Hi), result.Number(s.CV)})
 }
 
 // judge computes what a verdict rests on.

@@ -31,11 +31,11 @@ type NullMetric struct {
 // MarshalJSON writes what is no number as null.
 func (m NullMetric) MarshalJSON() ([]byte, error) {
 	return json.Marshal(struct {
-		Name    string   `json:"name"`
-		Median  *float64 `json:"noise_median"`
-		Highest *float64 `json:"noise_95"`
-		False   int      `json:"false_verdicts"`
-	}{m.Name, finite(m.Median), finite(m.Highest), m.False})
+		Name    string        `json:"name"`
+		Median  result.Number `json:"noise_median"`
+		Highest result.Number `json:"noise_95"`
+		False   int           `json:"false_verdicts"`
+	}{m.Name, result.Number(m.Median), result.Number(m.Highest), m.False})
 }
 
 // nullSplits is how often a result is split.

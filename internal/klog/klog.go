@@ -20,25 +20,27 @@ const Name = "kernel log"
 
 // Watch is one from Start on. It is for one thread at a time.
 type Watch struct {
-	log   *linux.KernelLog
-	why   error // the log cannot be read
-	taint uint64
-	known bool // the taint is
+	log     *linux.KernelLog
+	why     error  // the log cannot be read
+	tainted string // the file
+	taint   uint64
+	known   bool // the taint is
 }
 
 // Start begins to watch. What cannot be read Check says.
 func Start() *Watch {
-	w := &Watch{}
+	w := &Watch{tainted: taintFile}
 	w.log, w.why = linux.OpenKernelLog()
-	w.taint, w.known = taint()
+	w.taint, w.known = w.now()
 	return w
 }
 
 // taintFile has the kernel's taint as a number, a bit a reason (Documentation/admin-guide/tainted-kernels.rst).
 const taintFile = "/proc/sys/kernel/tainted"
 
-func taint() (uint64, bool) {
-	text, err := os.ReadFile(taintFile)
+// now is the taint as it is.
+func (w *Watch) now() (uint64, bool) {
+	text, err := os.ReadFile(w.tainted)
 	if err != nil {
 		return 0, false
 	}
@@ -69,9 +71,9 @@ func (w *Watch) Check() result.Check {
 			said = append(said, "the rest was not read: "+r.err.Error())
 		}
 	}
-	switch now, ok := taint(); {
+	switch now, ok := w.now(); {
 	case !ok || !w.known:
-		said = append(said, taintFile+" was not read")
+		said = append(said, w.tainted+" was not read")
 	case now&^w.taint != 0:
 		c.Pass = false
 		said = append(said, fmt.Sprintf("the kernel was tainted: %s, now %d", taints(now&^w.taint), now))
@@ -144,12 +146,12 @@ func (r *records) read() (found []string) {
 		case n == 0:
 			return found
 		}
-		text, ok := kernels(buffer[:n])
+		text, level, ok := kernels(buffer[:n])
 		if !ok {
 			continue
 		}
 		r.count++
-		is := complaint.MatchString(text)
+		is := level == emergency || complaint.MatchString(text)
 		if is {
 			r.complaints++
 		}
@@ -159,16 +161,20 @@ func (r *records) read() (found []string) {
 	}
 }
 
-// kernels returns the text of a record, and whether it is the kernel's own: anybody may write
-// others.
-func kernels(record []byte) (text string, ok bool) {
+// emergency is the level of what the kernel may not survive (syslog(2)), such as an NMI that nobody
+// knows the reason of.
+const emergency = 0
+
+// kernels returns the text of a record with its level, and whether it is the kernel's own: anybody
+// may write others.
+func kernels(record []byte) (text string, level int, ok bool) {
 	head, body, found := bytes.Cut(record, []byte(";"))
 	priority, _, _ := bytes.Cut(head, []byte(","))
 	p, err := strconv.Atoi(string(priority))
 	const levels = 8 // of each facility, the kernel's is 0 (syslog(2))
 	if !found || err != nil || p >= levels {
-		return "", false
+		return "", 0, false
 	}
 	line, _, _ := bytes.Cut(body, []byte("\n"))
-	return strings.TrimSpace(string(line)), true
+	return strings.TrimSpace(string(line)), p, true
 }

@@ -2,6 +2,8 @@ package klog
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -34,6 +36,7 @@ func TestComplaints(t *testing.T) {
 		"hung now":     {[]string{"3,1,2,-;INFO: task aossim:57 blocked in I/O wait for more than 120 seconds.\n"}, "blocked in", 1},
 		"lockup":       {[]string{"0,1,2,-;watchdog: BUG: soft lockup - CPU#0 stuck for 26s! [x:57]\n"}, "soft lockup", 1},
 		"arm64":        {[]string{"1,1,2,-;Unable to handle kernel paging request at virtual address dead000000000108\n", "1,2,2,-;Internal error: Oops: 0000000096000004 [#1] SMP\n"}, "paging request", 2},
+		"nmi":          {[]string{"0,1,2,-;Uhhuh. NMI received for unknown reason 20 on CPU 0.\n", "8,1,2,-;by a program\n"}, "unknown reason", 1},
 		"list":         {[]string{"1,1,2,-;list_del corruption, ffff888->next is LIST_POISON1\n"}, "list_del", 1},
 		"nonsense":     {[]string{"x,1;BUG: y", "4;", "", "4,1,2,-"}, "", 0},
 	} {
@@ -79,7 +82,7 @@ func TestWatch(t *testing.T) {
 	if c.Name != Name || !strings.Contains(c.Detail, "taint") || w.why == nil && !strings.Contains(c.Detail, "records of the kernel") {
 		t.Errorf("%+v", c)
 	}
-	if blind := (&Watch{why: errors.New("/dev/kmsg: no such file")}).Check(); !blind.Pass || !strings.Contains(blind.Detail, "was not read: /dev/kmsg") || !strings.Contains(blind.Detail, taintFile+" was not read") {
+	if blind := (&Watch{why: errors.New("/dev/kmsg: no such file"), tainted: "/no/such"}).Check(); !blind.Pass || !strings.Contains(blind.Detail, "was not read: /dev/kmsg") || !strings.Contains(blind.Detail, "/no/such was not read") {
 		t.Errorf("%+v", blind)
 	}
 	if w.known {
@@ -90,5 +93,25 @@ func TestWatch(t *testing.T) {
 	}
 	if got := taints(1 | 1<<9 | 1<<40); got != "P W bit 40" {
 		t.Errorf("%q", got)
+	}
+}
+
+// TestTaint: a bit that is new fails, once; one that was there does not, nor one that goes.
+func TestTaint(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "tainted")
+	w := &Watch{why: errors.New("no log"), tainted: file, taint: 1, known: true}
+	for _, c := range []struct {
+		now  string
+		pass bool
+		want string
+	}{
+		{"1\n", true, "tainted stays 1"}, {"513\n", false, "W, now 513"}, {"513\n", true, "stays 513"}, {"1\n", true, "stays 1"}, {"x\n", true, "was not read"}, {"131585\n", false, "T"},
+	} {
+		if err := os.WriteFile(file, []byte(c.now), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		if got := w.Check(); got.Pass != c.pass || !strings.Contains(got.Detail, c.want) || !strings.Contains(got.Detail, "the log was not read: no log") {
+			t.Errorf("%q: %+v", c.now, got)
+		}
 	}
 }

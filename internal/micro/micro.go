@@ -28,6 +28,7 @@ type Options struct {
 	actors.Options
 	Rounds, Cycles int // there are no more rounds to warm up than measured ones then
 	RingFlags      []string
+	Points         []string // only these; none are all
 }
 
 // list returns all that changes what is run, as typed.
@@ -41,6 +42,9 @@ func (o Options) list() (l []string) {
 	if len(o.RingFlags) > 0 {
 		l = append(l, "--ring-flags="+strings.Join(o.RingFlags, ","))
 	}
+	for _, name := range o.Points {
+		l = append(l, "--point="+name)
+	}
 	return append(l, o.List()...)
 }
 
@@ -53,6 +57,7 @@ type Plan struct {
 	observe    observe.Plan
 	roundLimit time.Duration // how long a round may take beyond what its sizes ask for
 	virtual    bool          // time is (result.ClockInstructions)
+	changed    []string      // what virtual time changed in the scenario
 	alone      bool          // the machine has one CPU
 }
 
@@ -61,9 +66,13 @@ type Plan struct {
 func Prepare(s *scenarios.Scenario, o Options) (*Plan, error) {
 	m := s.Micro
 	p := &Plan{Options: o, scenario: s, roundLimit: time.Minute, virtual: machine.Virtual()}
-	online, err := linux.Online()
-	p.alone = err == nil && len(online) == 1
-	rings := p.change()
+	if online, err := linux.Online(); err == nil {
+		p.alone = len(online) == 1
+	}
+	rings, err := p.change()
+	if err != nil {
+		return nil, refusal.Usage("--point: %w", err)
+	}
 	if err := s.ValidateSizes(); err != nil {
 		return nil, fmt.Errorf("%w: %w", refusal.ErrUsage, err)
 	}
@@ -103,20 +112,24 @@ func Prepare(s *scenarios.Scenario, o Options) (*Plan, error) {
 	return p, err
 }
 
-// change makes the scenario what the options have, and says whether it has rings.
-func (p *Plan) change() (rings bool) {
+// change makes the scenario what the options have, and says whether it has rings. Its error is of
+// a point that is not there.
+func (p *Plan) change() (rings bool, err error) {
 	m, o := p.scenario.Micro, p.Options
 	if o.Rounds != 0 {
 		m.Rounds, m.WarmupRounds = o.Rounds, min(m.WarmupRounds, o.Rounds)
 	}
 	if p.virtual { // no cache has to warm up, and nothing disturbs
 		m.WarmupRounds, m.Spread = min(m.WarmupRounds, 1), 0
+		p.changed = append([]string{fmt.Sprintf("warmup_rounds=%d", m.WarmupRounds), "spread=0s"}, p.scenario.InVirtualTime()...)
+	}
+	if len(o.Points) > 0 {
+		if err := p.scenario.Only(o.Points); err != nil {
+			return false, err
+		}
 	}
 	for i := range m.Points {
 		point := &m.Points[i]
-		if p.virtual {
-			point.InVirtualTime()
-		}
 		ring := scenarios.WorkloadNamed(point.Workload).Ring
 		rings = rings || ring
 		if o.Cycles != 0 && point.Cycles != 0 {
@@ -126,7 +139,7 @@ func (p *Plan) change() (rings bool) {
 			point.RingFlags = o.RingFlags
 		}
 	}
-	return rings
+	return rings, nil
 }
 
 // place finds the CPUs of the threads.
@@ -158,7 +171,11 @@ func (p *Plan) Run(ctx context.Context) (*result.Result, error) {
 	// Processes are tied to the thread that starts them.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	r := machine.NewResult(p.scenario, p.Options.list(), p.Options.NoRT)
+	options := p.Options.list()
+	if p.virtual {
+		options = append(options, "virtual time: "+strings.Join(p.changed, ", "))
+	}
+	r := machine.NewResult(p.scenario, options, p.Options.NoRT)
 	r.Observer = p.observe.Result()
 	// A thread that never sleeps has no wake-ups to shorten; idle CPUs that poll would take
 	// the core from it where they share one.

@@ -61,8 +61,7 @@ func comparisonTables(c *compare.Comparison) []table {
 	return []table{judgedTable(c), why,
 		words(few > 0, fmt.Sprintf("Too few units for a verdict on some: %d on each side would do (runs: -r %d; or boots: --before F... --after F...).", few, few)),
 		words(counted, "Allocations are judged as counts over very many arms, with the interval of a Poisson count: the kernel does the same for each arm."),
-		{silent: instructions, below: []string{"Instructions: those of program and kernel, ticks included, each as if it took 1 ns; each step of a rep prefix is one. They say nothing of",
-			"caches and contention: a kernel may execute fewer and take longer."}},
+		{silent: instructions, below: instructionsAre},
 		dropped, maxima}
 }
 

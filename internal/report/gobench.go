@@ -21,6 +21,9 @@ func GoBench(w io.Writer, r *result.Result) error {
 	b := bufio.NewWriter(w)
 	e := &r.Environment
 	fmt.Fprintf(b, "# kernel: %s\n# kernel-version: %s\n", Plain(e.KernelRelease), Plain(e.KernelVersion))
+	for _, n := range notes(r) {
+		fmt.Fprintf(b, "# %s\n", Plain(n))
+	}
 	out := benchfmt.NewWriter(b)
 	for _, unit := range better(r) {
 		if err := out.Write(&benchfmt.UnitMetadata{UnitMetadataKey: benchfmt.UnitMetadataKey{Unit: unit, Key: "better"}, OrigUnit: unit, Value: "higher"}); err != nil {

@@ -1,6 +1,8 @@
 package report
 
 import (
+	"errors"
+	"fmt"
 	"io"
 
 	"aossim/internal/result"
@@ -15,6 +17,10 @@ func HGRM(dir string, r *result.Result) error {
 		files = append(files, file{name, func(w io.Writer) error {
 			const ticks, scale = 5, 1000 // per half distance; ns a us
 			_, err := d.HDR().PercentilesPrint(w, ticks, scale)
+			for _, n := range notes(r) { // at its end, in the form of what stands there
+				_, e := fmt.Fprintf(w, "#[%s]\n", Plain(n))
+				err = errors.Join(err, e)
+			}
 			return err
 		}})
 	}

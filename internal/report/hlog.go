@@ -27,6 +27,9 @@ func HLog(dir string, r *result.Result) error {
 		all := distributions(r)
 		timed := !slices.ContainsFunc(all, func(d distribution) bool { return d.began == 0 })
 		err := errors.Join(log.OutputLogFormatVersion(), log.OutputComment("[Logged by aossim]"))
+		for _, n := range notes(r) {
+			err = errors.Join(err, log.OutputComment("["+Plain(n)+"]"))
+		}
 		if !timed {
 			err = errors.Join(err, log.OutputComment("[The result does not say when its phases began: all are given its own start]"))
 		}

@@ -2,11 +2,11 @@ package report
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/maruel/natural"
 
@@ -31,31 +31,25 @@ type Kernel struct {
 	Machine string `json:"machine"`
 	Image   string `json:"image_sha256,omitempty"`
 	Clock   string `json:"clock,omitempty"` // as of result.Environment
+	// Failed are the checks of the result that failed: its values are not to be trusted.
+	Failed []string `json:"failed_checks,omitempty"`
 }
 
 // KernelMetric is one metric's values, in the order of the kernels: the median over rounds, or what
 // stands for several runs.
 type KernelMetric struct {
-	Name   string   `json:"name"` // PHASE / GROUP / QUANTITY, or POINT
-	Unit   string   `json:"unit"` // as tables show it
-	Values []Number `json:"values"`
+	Name   string          `json:"name"` // PHASE / GROUP / QUANTITY, or POINT
+	Unit   string          `json:"unit"` // as tables show it
+	Values []result.Number `json:"values"`
 }
 
-// Number is a value, or NaN where there is none; JSON has null for that.
-type Number float64
-
-// MarshalJSON writes null for what is no number.
-func (n Number) MarshalJSON() ([]byte, error) {
-	if math.IsNaN(float64(n)) || math.IsInf(float64(n), 0) {
-		return []byte("null"), nil
-	}
-	return json.Marshal(float64(n))
-}
-
-// CompareKernels orders what ran on kernels: by release, where 6.9 is before 6.12, then by machine
-// and by image.
+// CompareKernels orders what ran on kernels: by release, where 6.9 is before 6.12, and 7.3.0-rc2
+// before 7.3.0, then by machine and by image.
 func CompareKernels(a, b *result.Environment) int {
-	return cmp.Or(natural.Compare(a.KernelRelease, b.KernelRelease), cmp.Compare(a.Machine, b.Machine), cmp.Compare(a.Image, b.Image))
+	versionA, candidateA, isA := strings.Cut(a.KernelRelease, "-rc")
+	versionB, candidateB, isB := strings.Cut(b.KernelRelease, "-rc")
+	of := map[bool]int{true: 0, false: 1} // candidates first
+	return cmp.Or(natural.Compare(versionA, versionB), cmp.Compare(of[isA], of[isB]), natural.Compare(candidateA, candidateB), cmp.Compare(a.Machine, b.Machine), cmp.Compare(a.Image, b.Image))
 }
 
 // KernelHeads are the heads of columns for kernels, no two the same that are not of one image.
@@ -81,7 +75,12 @@ func NewKernels(results []*result.Result) *Kernels {
 	for i, r := range results {
 		e := &r.Environment
 		environments = append(environments, e)
-		k.Kernels = append(k.Kernels, Kernel{e.KernelRelease, e.KernelVersion, e.Machine, e.Image, e.Clock})
+		kernel := Kernel{Release: e.KernelRelease, Version: e.KernelVersion, Machine: e.Machine, Image: e.Image, Clock: e.Clock}
+		for _, c := range r.Failed() {
+			kernel.Failed = append(kernel.Failed, c.Name)
+			k.notes = append(k.notes, fmt.Sprintf("%s %.8s: check %q FAILED, and its values are not to be trusted: %s", e.KernelRelease, e.Image, c.Name, c.Detail))
+		}
+		k.Kernels = append(k.Kernels, kernel)
 		for _, line := range notes(r) {
 			if !slices.Contains(k.notes, line) {
 				k.notes = append(k.notes, line)
@@ -93,10 +92,10 @@ func NewKernels(results []*result.Result) *Kernels {
 				at = len(k.Metrics)
 				k.Metrics = append(k.Metrics, KernelMetric{Name: name, Unit: unit})
 				for range results {
-					k.Metrics[at].Values = append(k.Metrics[at].Values, Number(math.NaN()))
+					k.Metrics[at].Values = append(k.Metrics[at].Values, result.Number(math.NaN()))
 				}
 			}
-			k.Metrics[at].Values[i] = Number(v)
+			k.Metrics[at].Values[i] = result.Number(v)
 		}
 		for _, row := range rows(r) {
 			if !row.subscribes() {

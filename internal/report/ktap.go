@@ -16,6 +16,9 @@ func KTAP(w io.Writer, r *result.Result) error {
 	b := bufio.NewWriter(w)
 	line := func(s string) string { return strings.ReplaceAll(Plain(s), "#", `\#`) } // as TAP escapes it
 	fmt.Fprintf(b, "KTAP version 1\n1..%d\n", max(1, len(r.Runs)))
+	for _, n := range notes(r) {
+		fmt.Fprintf(b, "# %s\n", Plain(n))
+	}
 	if len(r.Runs) == 0 {
 		fmt.Fprintf(b, "not ok 1 %s # %s\n", line(r.Scenario.Name), line(r.Broken))
 	}

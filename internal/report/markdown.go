@@ -3,9 +3,11 @@ package report
 import (
 	"bufio"
 	"io"
+	"slices"
 	"strings"
 
 	"aossim/internal/compare"
+	"aossim/internal/metric"
 )
 
 // ComparisonMarkdown writes a comparison as a table that is ready for a mail.
@@ -16,6 +18,9 @@ func ComparisonMarkdown(w io.Writer, c *compare.Comparison) error {
 		_, _ = b.WriteString(Plain(line) + "\n\n") // the writer keeps its first error
 	}
 	markdown(b, mailTable(c))
+	if slices.ContainsFunc(c.Metrics, func(m compare.Judged) bool { return m.Kind == metric.Instructions }) {
+		_, _ = b.WriteString(join(instructionsAre) + "\n")
+	}
 	return b.Flush()
 }
 

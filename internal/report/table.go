@@ -188,6 +188,12 @@ func notes(r *result.Result) (list []string) {
 	case e.Emulated:
 		list = append(list, "emulated: counts hold, times do not; no latency here says anything about a real machine")
 	}
+	for _, p := range points(r) {
+		if metric.Unit(p[0].Unit).Counted() {
+			list = append(list, instructionsAre...)
+			break
+		}
+	}
 	if r.Interrupted {
 		list = append(list, "INTERRUPTED: the last phase may be shorter than it was to be, and later ones are missing")
 	}
@@ -199,6 +205,12 @@ func notes(r *result.Result) (list []string) {
 
 // virtualTime says what is measured where time is.
 const virtualTime = "virtual time: the emulated clock advances by 1 ns an instruction. Instructions and other counts hold, times do not: no caches, no contention."
+
+// instructionsAre says what instructions are and are not.
+var instructionsAre = []string{
+	"Instructions: those of program and kernel, ticks included, each as if it took 1 ns; each step of a rep prefix is one. They say nothing of",
+	"caches and contention: a kernel may execute fewer and take longer.",
+}
 
 // emulatedTime says the same of an emulated machine by its host's clock.
 const emulatedTime = "emulated: counts hold, times do not"

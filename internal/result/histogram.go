@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"strings"
 	"sync"
 
@@ -274,4 +275,15 @@ func (h *Histograms) Merge(from Histograms) {
 			(*p).Merge(*theirs[i])
 		}
 	}
+}
+
+// Number is a value, or NaN where there is none; JSON has null for that.
+type Number float64
+
+// MarshalJSON writes null for what is no number.
+func (n Number) MarshalJSON() ([]byte, error) {
+	if math.IsNaN(float64(n)) || math.IsInf(float64(n), 0) {
+		return []byte("null"), nil
+	}
+	return json.Marshal(float64(n))
 }

@@ -386,7 +386,7 @@ type Environment struct {
 	// the emulator's version and arguments.
 	Clock    string `json:"clock,omitempty"`
 	Emulator string `json:"emulator,omitempty"`
-	// MemoryGroup is the memory control group that the program ran in, as a sentence: in the root
+	// MemoryGroup is the memory control group that the program ran in, its path or what is known of it: in the root
 	// group the kernel accounts nothing.
 	MemoryGroup string   `json:"memory_cgroup,omitempty"`
 	Limits      []string `json:"limits,omitempty"` // of control groups and resources, that the program was under

@@ -56,13 +56,13 @@ type board struct {
 
 var boards = map[string]board{
 	// QEMU's time stamp counter counts instructions: its frequency is known, and not to be measured.
-	"amd64": {"qemu-system-x86_64", "qemu-system-x86", "q35", "max", "EPYC-v3", "ttyS0", []string{"tsc_early_khz=1000000"}},
+	"amd64": {"qemu-system-x86_64", "qemu-system-x86", "q35", "max", "EPYC-v3", "ttyS0", []string{"tsc_early_khz=1000000", "tsc=reliable", "clocksource=tsc"}},
 	// A model without pointer authentication, which takes most of an emulator's time.
-	"arm64": {"qemu-system-aarch64", "qemu-system-arm", "virt", "max,pauth-impdef=on", "cortex-a76", "ttyAMA0", nil},
+	"arm64": {"qemu-system-aarch64", "qemu-system-arm", "virt", "max,pauth-impdef=on", "cortex-a76", "ttyAMA0", []string{"clocksource=arch_sys_counter"}},
 }
 
 // newEmulator finds what it takes to boot kernels of k's architecture.
-func newEmulator(o Options, k *kernel) (*emulator, error) {
+func newEmulator(ctx context.Context, o Options, k *kernel) (*emulator, error) {
 	b := boards[k.arch]
 	e := &emulator{arch: k.arch}
 	var err error
@@ -83,11 +83,18 @@ func newEmulator(o Options, k *kernel) (*emulator, error) {
 		if f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0); err == nil {
 			f.Close()
 			e.kvm = true
-			e.kvm = e.try(o) == nil
+			e.kvm = e.try(ctx, o) == nil
 		}
 	}
-	if e.virtual = !e.kvm && o.Clock != Host; e.virtual {
-		if err := e.try(o); err != nil {
+	if e.kvm {
+		return e, nil
+	}
+	// What it does not take at all is told from what it cannot do in virtual time.
+	if err := e.try(ctx, o); err != nil {
+		return nil, refusal.Usage("%s (%s) does not take --memory %s, --cpus %d, or emulate at all: %w", e.path, e.version, o.Memory, o.CPUs, err)
+	}
+	if e.virtual = o.Clock != Host; e.virtual {
+		if err := e.try(ctx, o); err != nil {
 			return nil, refusal.Cannot("%s (%s) cannot count instructions: %w; use a QEMU with TCG, -icount and the CPU model %s, such as Debian's, or --clock host, which judges no times", e.path, e.version, err, b.model)
 		}
 	}
@@ -95,10 +102,10 @@ func newEmulator(o Options, k *kernel) (*emulator, error) {
 }
 
 // try starts a guest that is stopped at once.
-func (e *emulator) try(o Options) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+func (e *emulator) try(ctx context.Context, o Options) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	args, _ := e.arguments(o, 1)
+	args, _ := e.arguments(o, o.CPUs)
 	cmd := exec.CommandContext(ctx, e.path, append(args, "-nodefaults", "-nographic", "-S", "-monitor", "stdio")...)
 	cmd.Stdin = strings.NewReader("quit\n")
 	cmd.WaitDelay = time.Second

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"strings"
+	"time"
 
 	"aossim/internal/linux"
 )
@@ -69,6 +70,7 @@ func guest() error {
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "aossim: init: %s; commands run in the root group, to which no memory is accounted\n", err)
 	}
+	awaitClock()
 	port, times := openPort()
 	number := 0
 	tell := func(m message) error {
@@ -116,6 +118,20 @@ func memoryGroup() (*os.File, error) {
 		return nil, err
 	}
 	return os.Open(groups + "/aossim")
+}
+
+// clockFile names the clock source that the kernel uses.
+const clockFile = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
+
+// awaitClock waits until the kernel has the clock source that it will keep: on x86 it begins with
+// tsc-early, and changes a second later (arch/x86/kernel/tsc.c), maybe in the middle of a round.
+func awaitClock() {
+	const patience = 3 * time.Second
+	for start := time.Now(); time.Since(start) < patience; time.Sleep(10 * time.Millisecond) {
+		if name, err := os.ReadFile(clockFile); err != nil || !strings.HasSuffix(strings.TrimSpace(string(name)), "-early") {
+			return
+		}
+	}
 }
 
 // openPort opens the virtio-serial port, or the console where there is none, and says

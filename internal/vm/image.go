@@ -92,8 +92,11 @@ func openImage(ctx context.Context, name, dir string, depth int) (*kernel, error
 		k.arch = "arm64"
 	case bytes.HasPrefix(head, []byte(elf.ELFMAG)) && len(head) > 20:
 		machine := elf.Machine(binary.LittleEndian.Uint16(head[18:]))
-		if k.arch = machines[machine]; k.arch == "" {
+		switch k.arch = machines[machine]; k.arch {
+		case "":
 			return nil, refusal.Usage("no kernel to boot: %s is an ELF file for %s; give a kernel for x86-64 or arm64", name, machine)
+		case "arm64":
+			return nil, refusal.Usage("no kernel to boot: %s is a vmlinux for arm64, which QEMU does not boot; give arch/arm64/boot/Image of the same build", name)
 		}
 	default:
 		return nil, refusal.Usage("no kernel to boot: %s is neither a bzImage, a vmlinux, an arm64 Image (or Image.gz, or EFI zboot) nor a Debian package with one", name)

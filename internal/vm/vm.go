@@ -33,6 +33,7 @@ type Options struct {
 	QEMU    string        // the program; "" is that of the kernel's architecture
 	Program string        // a build of this program for kernels of another architecture; "" is the one beside it
 	Memory  string        // as QEMU's -m takes it
+	CPUs    int           // the most that a boot will have
 	Cmdline string        // added to the kernel's
 	Timeout time.Duration // of a boot, to its end; 0 is DefaultTimeout, or VirtualTimeout
 	Clock   Clock         // "" is Instructions for emulated guests, and Host for others
@@ -123,7 +124,7 @@ func (m *Machine) prepare(ctx context.Context, kernels []string) error {
 		if m.QEMU != "" && len(m.emulators) > 0 {
 			return refusal.Usage("--qemu %s: it is one program, and the kernels are for several architectures; leave it out", m.QEMU)
 		}
-		if m.emulators[k.arch], err = newEmulator(m.Options, k); err != nil {
+		if m.emulators[k.arch], err = newEmulator(ctx, m.Options, k); err != nil {
 			return err
 		}
 	}
@@ -238,7 +239,7 @@ func (m *Machine) Run(ctx context.Context, name string, cpus int, commands [][]s
 	case failed == nil:
 		failed = errors.New("it went off before it was done")
 	}
-	return b, fmt.Errorf("the guest on %s: %w; the last lines of its console: %s", name, failed, b.LastLines())
+	return b, &KernelError{name, fmt.Errorf("the guest on %s: %w; the last lines of its console: %s", name, failed, b.LastLines())}
 }
 
 // outputs are what came of so many commands, one each, and whether the guest did all of them.
