@@ -111,19 +111,29 @@ type Workload struct {
 	Threads, Partners bool
 	// Requests is how many a cycle has on the ring at once.
 	Requests func(p *Point) int
+	// PerCall is how many operations each system call does; nil is one.
+	PerCall func(p *Point) int
+}
+
+// PerCall is how many operations each system call of the point does.
+func (p *Point) PerCall() int {
+	if w := WorkloadNamed(p.Workload); w.PerCall != nil {
+		return w.PerCall(p)
+	}
+	return 1
 }
 
 // Workloads are all there are.
 var Workloads = []Workload{
 	{Name: "scalar", Means: "`cycles` of `words` FUTEX_WAIT and the FUTEX_WAKEs that wake them, one `io_uring_enter` a cycle", Unit: "ns/pair", Operation: "pair", Ring: true,
 		Defaults: Point{Entries: 64, Cycles: 512, Words: 32}, Keys: []string{"ring_flags", "entries", "cycles", "words"},
-		Requests: func(p *Point) int { return 2 * p.Words }},
+		Requests: func(p *Point) int { return 2 * p.Words }, PerCall: func(p *Point) int { return p.Words }},
 	{Name: "waitv", Means: "`cycles` of `vectors` FUTEX_WAITV of `width` words, `element` of each woken", Unit: "ns/pair", Operation: "pair", Ring: true,
 		Defaults: Point{Entries: 64, Cycles: 512, Vectors: 8, Width: 8, Element: 3}, Keys: []string{"ring_flags", "entries", "cycles", "vectors", "width", "element"},
-		Requests: func(p *Point) int { return 2 * p.Vectors }},
+		Requests: func(p *Point) int { return 2 * p.Vectors }, PerCall: func(p *Point) int { return p.Vectors }},
 	{Name: "eagain", Means: "`waits` that fail, `batch` an `io_uring_enter`", Unit: "ns/wait", Operation: "wait", Ring: true,
 		Defaults: Point{Entries: 64, Waits: 100_000, Batch: 1}, Virtual: Point{Waits: 20_000}, Keys: []string{"ring_flags", "entries", "waits", "batch"},
-		Requests: func(p *Point) int { return p.Batch }},
+		Requests: func(p *Point) int { return p.Batch }, PerCall: func(p *Point) int { return p.Batch }},
 	{Name: "timeout", Means: "futex(2) waits that time out after `timeout`", Unit: "ns/wait", Operation: "wait",
 		Defaults: Point{Waits: 20_000, Timeout: Duration(100 * time.Microsecond)}, Virtual: Point{Waits: 10_000}, Keys: []string{"waits", "timeout"}},
 	{Name: "hash", Means: "what `perf bench futex hash` does", Unit: "ops/s/thread", Operation: "wait", Threads: true,

@@ -68,6 +68,7 @@ type runCommand struct {
 	Cycles    *int           `help:"Cycles of a round of the workloads scalar and waitv, instead of the scenario's."`
 	RingFlags []string       `placeholder:"FLAG,..." help:"Flags of a micro-benchmark's ring, as ring_flags of a scenario."`
 	Points    []string       `name:"point" sep:"none" placeholder:"NAME" help:"Only this point of a micro-benchmark; again for another one."`
+	Profile   bool           `hidden:"" help:"As aossim vm --profile asks a guest for."`
 	NoRT      bool           `name:"no-rt" help:"Run everything under plain SCHED_OTHER."`
 	Observe   observed       `help:"After each run, observe the kernel in a shorter pass, or fail with exit code 4 where that is not possible; =all observes throughout, =no never. Without the flag it is done where it is possible."`
 }
@@ -372,7 +373,7 @@ func (c *runCommand) prepare(s *scenarios.Scenario, o actors.Options) (plan, err
 		if c.Duration != nil {
 			return nil, refusal.Usage("--duration: %s is a micro-benchmark, which has no phases; use --rounds or --cycles", s.Name)
 		}
-		return micro.Prepare(s, micro.Options{Options: o, Rounds: or(c.Rounds, 0), Cycles: or(c.Cycles, 0), RingFlags: c.RingFlags, Points: c.Points})
+		return micro.Prepare(s, micro.Options{Options: o, Rounds: or(c.Rounds, 0), Cycles: or(c.Cycles, 0), RingFlags: c.RingFlags, Points: c.Points, Profile: c.Profile})
 	}
 	if c.Rounds != nil || c.Cycles != nil || len(c.RingFlags) > 0 || len(c.Points) > 0 {
 		return nil, refusal.Usage("--rounds, --cycles, --ring-flags and --point are for micro-benchmarks, and %s is none", s.Name)

@@ -44,6 +44,8 @@ type vmCommand struct {
 	QEMU      string         `name:"qemu" placeholder:"PROGRAM" help:"QEMU to use."`
 	Program   string         `placeholder:"FILE" help:"A build of aossim for kernels of another architecture; aossim-ARCH beside this one unless given."`
 	Output    string         `short:"o" default:"results" placeholder:"DIR" help:"Where results and console logs go."`
+	Profile   bool           `help:"Show where the instructions of each point went, function by function."`
+	Folded    string         `placeholder:"FILE" help:"Write the profile's stacks for flame graph tools; of two kernels those of both, as difffolded.pl does. Needs --profile."`
 	Gate      string         `help:"As of aossim compare."`
 	Force     bool           `help:"Compare though both kernels are one image."`
 	Markdown  bool           `help:"Write the comparison as a table for a mail."`
@@ -294,6 +296,9 @@ func (c *vmCommand) commands(m *vm.Machine, b boot) (list [][]string, files map[
 			if c.Cycles != nil {
 				args = append(args, "--cycles", strconv.Itoa(*c.Cycles))
 			}
+			if c.Profile {
+				args = append(args, "--profile")
+			}
 		} else {
 			args = append(args, "--warmup", c.Warmup.String())
 			if c.Duration != nil {
@@ -337,7 +342,7 @@ func (c *vmCommand) run(env *environment) error {
 	for _, b := range c.kernels() {
 		kernels = append(kernels, b.kernel)
 	}
-	m, err := vm.New(ctx, vm.Options{QEMU: c.QEMU, Program: c.Program, Memory: c.Memory, CPUs: c.CPUs, Cmdline: c.Cmdline, Timeout: or(c.Timeout, 0), Clock: vm.Clock(c.Clock)}, kernels)
+	m, err := vm.New(ctx, vm.Options{QEMU: c.QEMU, Program: c.Program, Memory: c.Memory, CPUs: c.CPUs, Cmdline: c.Cmdline, Timeout: or(c.Timeout, 0), Profile: c.Profile, Clock: vm.Clock(c.Clock)}, kernels)
 	if err != nil {
 		return err
 	}

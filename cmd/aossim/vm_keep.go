@@ -5,16 +5,20 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"aossim/internal/check"
 	"aossim/internal/output"
+	"aossim/internal/profile"
 	"aossim/internal/refusal"
 	"aossim/internal/report"
 	"aossim/internal/result"
 	"aossim/internal/vm"
+	"aossim/scenarios"
 )
 
 // ended notes an exit code of several: a failure is one, whatever else could not be done.
@@ -77,6 +81,9 @@ func (c *vmCommand) keep(env *environment, i int, b boot, done *vm.Boot) (result
 			} else {
 				mark(&r.Environment, done)
 				later(r, done.Ahead)
+				if broken := c.tasks[scenario].profile(r, done.Traces); broken != "" {
+					failed, last = "has no profile that holds", broken
+				}
 				// What a guest says is not trusted with the names of files.
 				var path string
 				path, e = c.save(fmt.Sprintf("%s-%d-%s-%.8s", base, n+1, fileWord(r.Scenario.Name), report.Word(r.Environment.BootID)), ".json", r.Encode)
@@ -87,7 +94,7 @@ func (c *vmCommand) keep(env *environment, i int, b boot, done *vm.Boot) (result
 				}
 				err = errors.Join(err, e)
 				results[scenario] = r
-				if broken := r.Failed(); len(broken) > 0 && failed != "" {
+				if broken := r.Failed(); len(broken) > 0 && out.Exit != exitPass {
 					last = fmt.Sprintf("check %q failed: %s", broken[0].Name, broken[0].Detail)
 				}
 			}
@@ -101,6 +108,51 @@ func (c *vmCommand) keep(env *environment, i int, b boot, done *vm.Boot) (result
 		}
 	}
 	return results, found, err
+}
+
+// checkProfile is the name of the check of a point that its functions are its figure.
+const checkProfile = "profile"
+
+// profile adds the profiles of a result's points, made of what was traced in its boot, with a check
+// each, and says what is wrong with the first that is not right.
+func (t *task) profile(r *result.Result, traces *vm.Traces) (broken string) {
+	if traces == nil || len(r.Runs) == 0 || t.Micro == nil {
+		return ""
+	}
+	for i := range r.Runs[0].Micro {
+		m := &r.Runs[0].Micro[i]
+		point := slices.IndexFunc(t.Micro.Points, func(p scenarios.Point) bool { return p.Name == m.Name })
+		at := slices.IndexFunc(traces.Rounds, func(t vm.Traced) bool { return t.Scenario == r.Scenario.Name && t.Point == m.Name })
+		if point < 0 || at < 0 {
+			continue
+		}
+		trace := traces.Rounds[at].Trace
+		traces.Rounds = slices.Delete(traces.Rounds, at, at+1) // the next one is of a scenario of the same name
+		c := result.Check{Name: checkProfile}
+		p, err := profile.Follow(trace, traces.Code, traces.Symbols, t.Micro.Points[point].PerCall())
+		if err != nil || m.Traced == nil {
+			c.Detail = fmt.Sprintf("there is none: %v", err)
+		} else {
+			m.Profile = p
+			c.Pass, c.Detail = holds(p, m.Traced)
+		}
+		if m.Checks = append(m.Checks, c); !c.Pass && broken == "" {
+			broken = fmt.Sprintf("check %q of %s failed: %s", c.Name, m.Name, c.Detail)
+		}
+	}
+	return broken
+}
+
+// holds says whether the functions of a profile are what the clock has of the round.
+func holds(p *result.Profile, t *result.Traced) (bool, string) {
+	const most = 0.005
+	sum := p.PerOperation(p.Instructions)
+	if p.OtherInstructions > 0 {
+		return true, fmt.Sprintf("the functions have %.3f instructions for an operation; the thread slept, and the kernel's account of its time, %.3f, is divided elsewhere in a switch", sum, t.Figure)
+	}
+	all := t.WithInterrupts(sum)
+	off := all/t.Figure - 1
+	return math.Abs(off) <= most, fmt.Sprintf("the functions have %.3f instructions for an operation, %.3f with interrupts (%.2f %% of all), and by the clock the round had %.3f (%+.2f %%)", sum, all, 100*t.Interrupts, t.Figure, 100*off)
 }
 
 // mark adds what the host knows of a boot.

@@ -8,6 +8,7 @@ import (
 
 	"aossim/internal/actors"
 	"aossim/internal/linux"
+	"aossim/internal/profile"
 	"aossim/internal/refusal"
 	"aossim/internal/result"
 	"aossim/scenarios"
@@ -28,7 +29,8 @@ type order struct {
 // command is what it is told then.
 type command struct {
 	Do    doing
-	Count bool // the round is measured: its latencies count
+	Name  string // of the scenario
+	Count bool   // the round is measured: its latencies count
 }
 
 type doing string
@@ -36,6 +38,7 @@ type doing string
 const (
 	doSetup doing = "setup"
 	doRound doing = "round"
+	doTrace doing = "trace" // a round of which the host of a guest has every instruction
 	doEnd   doing = "end"
 )
 
@@ -50,6 +53,8 @@ type answer struct {
 	Value      float64
 	Operations int64
 	Values     []float64
+	// To doTrace, with those above.
+	Interrupts float64 // their share of virtual time
 	// To doEnd.
 	Latencies []result.Latency
 	Checks    []result.Check
@@ -87,7 +92,16 @@ func (a *actor) do(c command) (r answer, err error) {
 	case doSetup:
 		return a.setup()
 	case doRound:
-		return a.round(c.Count)
+		return a.round(c.Count, nil)
+	case doTrace:
+		t, err := profile.NewTracing(profile.Ask{Scenario: c.Name, Point: a.Point.Name})
+		if err != nil {
+			return r, err
+		}
+		share := interrupts()
+		r, err = a.round(false, t)
+		r.Interrupts = share
+		return r, errors.Join(err, t.Close())
 	}
 	if got, err := linux.GetSched(); err == nil && (got.Policy != a.Sched.Policy || got.Priority != a.Sched.Priority) {
 		a.found.add(checkGranted, "the thread was to have %s and has %s now", a.Sched, got)
@@ -98,12 +112,33 @@ func (a *actor) do(c command) (r answer, err error) {
 	return answer{Latencies: a.work.latencies(), Checks: a.found.checks()}, a.work.release()
 }
 
+// interrupts is the share of virtual time that they take of a thread which only reads the clock: what
+// lies between two readings and is longer than those.
+func interrupts() float64 {
+	const watched, usual = 40_000_000, 1000 // ns, which are instructions: ten ticks; far above a reading
+	linux.Pin()
+	defer linux.Unpin()
+	linux.SleepFor(settle)
+	var taken int64
+	begin := linux.Now()
+	last := begin
+	for last-begin < watched {
+		now := linux.Now()
+		if now-last > usual {
+			taken += now - last
+		}
+		last = now
+	}
+	return float64(taken) / float64(last-begin)
+}
+
 // settle is how long a thread sleeps before a round in virtual time (ns): meanwhile the controller,
 // on the same CPU, goes to sleep, and Go's monitor looks after this process less and less often.
 const settle = 50_000_000
 
-// round does one. Where the workload has threads they stay on their CPUs themselves.
-func (a *actor) round(count bool) (answer, error) {
+// round does one, traced by the host if t is not nil. Where the workload has threads they stay on
+// their CPUs themselves.
+func (a *actor) round(count bool, t *profile.Tracing) (answer, error) {
 	alone := !scenarios.WorkloadNamed(a.Point.Workload).Threads
 	if alone {
 		linux.Pin()
@@ -111,7 +146,17 @@ func (a *actor) round(count bool) (answer, error) {
 			linux.SleepFor(settle)
 		}
 	}
-	m, err := a.work.round(a.found)
+	var err error
+	if t != nil {
+		err = t.Begin()
+	}
+	var m measured
+	if err == nil {
+		m, err = a.work.round(a.found)
+	}
+	if t != nil {
+		err = errors.Join(err, t.End())
+	}
 	if alone {
 		linux.Unpin()
 		if cpu := linux.CPU(); cpu != a.cpu {

@@ -29,6 +29,7 @@ type Options struct {
 	Rounds, Cycles int // there are no more rounds to warm up than measured ones then
 	RingFlags      []string
 	Points         []string // only these; none are all
+	Profile        bool     // after the rounds of the first run the host of this guest traces one more of each point
 }
 
 // list returns all that changes what is run, as typed.
@@ -244,6 +245,15 @@ func (p *Plan) run(ctx context.Context, number int) (run result.Run, err error) 
 	}
 	if err := p.rounds(ctx, points, number); err != nil {
 		return run, err
+	}
+	for _, pt := range points {
+		if p.Options.Profile && number == 0 { // before the observer: its programs would be executed
+			a, err := pt.ask(ctx, command{Do: doTrace, Name: p.scenario.Name}, 10*pt.limit)
+			if err != nil {
+				return run, fmt.Errorf("the traced round of %w", err)
+			}
+			pt.out.Traced = &result.Traced{Figure: pt.figure(a), Interrupts: a.Interrupts}
+		}
 	}
 	for _, pt := range points {
 		if err := p.observed(ctx, pt); err != nil {

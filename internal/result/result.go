@@ -82,6 +82,8 @@ type Micro struct {
 	Figures      []Figure  `json:"figures,omitempty"`
 	Latencies    []Latency `json:"latencies,omitempty"`
 	Kernel       *Kernel   `json:"kernel,omitempty"` // of the observed rounds
+	Traced       *Traced   `json:"traced,omitempty"`
+	Profile      *Profile  `json:"profile,omitempty"` // of a further round, by aossim vm --profile
 	Actors       []Actor   `json:"actors"`
 	Checks       []Check   `json:"checks"` // over all rounds, warm-up too
 }
@@ -457,6 +459,8 @@ func Decode(name string, data []byte) (*Result, error) {
 	switch {
 	case r.Runs == nil || r.Started == "" || r.Scenario.Name == "" || r.Environment.KernelRelease == "":
 		return nil, fmt.Errorf("%s: it lacks its runs, its start, its scenario or its kernel, so it is no whole result", name)
+	case r.profileFault() != "":
+		return nil, fmt.Errorf("%s: it has %s, so it is damaged", name, r.profileFault())
 	case r.phases() > maxPhases:
 		return nil, fmt.Errorf("%s: %d groups and points in all its phases and runs, more than %d, which no run has", name, r.phases(), maxPhases)
 	}

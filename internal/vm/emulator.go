@@ -89,12 +89,12 @@ func newEmulator(ctx context.Context, o Options, k *kernel) (*emulator, error) {
 	if e.kvm {
 		return e, nil
 	}
-	// What it does not take at all is told from what it cannot do in virtual time.
-	if err := e.try(ctx, o); err != nil {
-		return nil, refusal.Usage("%s (%s) does not take --memory %s, --cpus %d, or emulate at all: %w", e.path, e.version, o.Memory, o.CPUs, err)
-	}
 	if e.virtual = o.Clock != Host; e.virtual {
 		if err := e.try(ctx, o); err != nil {
+			// What it does not take at all is told from what it cannot do in virtual time.
+			if e.virtual = false; o.Memory != "" && e.try(ctx, o) != nil {
+				return nil, refusal.Usage("%s (%s) does not take --memory %s or --cpus %d, or cannot emulate at all: %w", e.path, e.version, o.Memory, o.CPUs, err)
+			}
 			return nil, refusal.Cannot("%s (%s) cannot count instructions: %w; use a QEMU with TCG, -icount and the CPU model %s, such as Debian's, or --clock host, which judges no times", e.path, e.version, err, b.model)
 		}
 	}

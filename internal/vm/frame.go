@@ -25,9 +25,10 @@ type message struct {
 
 // The kinds of messages.
 const (
-	kindOutput = "output" // of the command: a result, or a check
-	kindExit   = "exit"
-	kindDone   = "done"
+	kindOutput  = "output" // of the command: a result, or a check
+	kindExit    = "exit"
+	kindSymbols = "symbols" // of the kernel: /proc/kallsyms
+	kindDone    = "done"
 )
 
 // A message travels as lines that nothing else on a console looks like: mark, number of the

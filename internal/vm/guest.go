@@ -17,6 +17,7 @@ import (
 // this program. What is OUTPUT among them is a file that the host wants.
 type orders struct {
 	Commands [][]string
+	Symbols  bool // the kernel's are wanted, too
 }
 
 // output stands for a file in a command of orders.
@@ -102,6 +103,15 @@ func guest() error {
 			return err
 		}
 	}
+	if o.Symbols {
+		all, err := os.ReadFile("/proc/kallsyms")
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "aossim: init: %s\n", err)
+		}
+		if err := tell(message{Kind: kindSymbols, Data: all}); err != nil {
+			return err
+		}
+	}
 	return tell(message{Kind: kindDone})
 }
 
@@ -137,13 +147,8 @@ func awaitClock() {
 // openPort opens the virtio-serial port, or the console where there is none, and says
 // how often to send everything.
 func openPort() (io.Writer, int) {
-	ports, _ := filepath.Glob("/sys/class/virtio-ports/*/name")
-	for _, p := range ports {
-		if name, err := os.ReadFile(p); err == nil && strings.TrimSpace(string(name)) == portName {
-			if f, err := os.OpenFile("/dev/"+filepath.Base(filepath.Dir(p)), os.O_WRONLY, 0); err == nil {
-				return f, 1
-			}
-		}
+	if port, err := linux.OpenPort(portName); err == nil {
+		return port, 1
 	}
 	return os.Stdout, 2
 }

@@ -36,6 +36,7 @@ type Options struct {
 	CPUs    int           // the most that a boot will have
 	Cmdline string        // added to the kernel's
 	Timeout time.Duration // of a boot, to its end; 0 is DefaultTimeout, or VirtualTimeout
+	Profile bool          // trace the rounds that the guest asks for
 	Clock   Clock         // "" is Instructions for emulated guests, and Host for others
 }
 
@@ -64,6 +65,7 @@ type Boot struct {
 	Virtual  bool   // its time was
 	Console  string
 	Outputs  []Output // of the commands, as far as it came
+	Traces   *Traces  // nil unless Options.Profile
 	Took     time.Duration
 	// Ahead is how far the host's clock was ahead of the guest's as that began, where the guest's
 	// always begins at one moment.
@@ -169,7 +171,7 @@ func (m *Machine) Run(ctx context.Context, name string, cpus int, commands [][]s
 	for n, data := range files {
 		all[n] = data
 	}
-	var o orders
+	o := orders{Symbols: m.Profile}
 	for _, c := range commands {
 		own := make([]string, len(c))
 		for i, a := range c {
@@ -207,8 +209,22 @@ func (m *Machine) Run(ctx context.Context, name string, cpus int, commands [][]s
 	cmd.Stdout, cmd.Stderr = &console, &console
 	cmd.WaitDelay = time.Second
 	linux.TieToParent(cmd, linux.Kill)
-	if err := cmd.Start(); err != nil {
+	var trace *tracer
+	if m.Profile {
+		if trace, err = newTracer(cmd, dir, e.arch); err != nil {
+			return b, err
+		}
+		defer trace.close()
+	}
+	err = cmd.Start()
+	for _, f := range cmd.ExtraFiles {
+		f.Close()
+	}
+	if err != nil {
 		return b, fmt.Errorf("%w: %w", refusal.ErrCannot, err)
+	}
+	if trace != nil {
+		go trace.listen()
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
@@ -227,6 +243,12 @@ func (m *Machine) Run(ctx context.Context, name string, cpus int, commands [][]s
 	done := false
 	if err == nil {
 		b.Outputs, done, err = outputs(messages, len(commands))
+	}
+	if trace != nil && done {
+		err = errors.Join(<-trace.ended, trace.symbols(symbolsOf(messages), cmp.Or(e.program, "/proc/self/exe")))
+		if b.Traces = &trace.traces; err != nil {
+			return b, fmt.Errorf("the profile on %s: %w", name, err)
+		}
 	}
 	b.Console = withoutFrames(b.Console)
 	switch {
@@ -253,6 +275,7 @@ func outputs(messages []message, commands int) (list []Output, done bool, err er
 			return list, false, fmt.Errorf("the guest sent something of command %d, and there are %d", m.Command, commands)
 		}
 		switch m.Kind {
+		case kindSymbols:
 		case kindOutput:
 			list[m.Command].Data = m.Data
 		case kindExit:
@@ -267,6 +290,16 @@ func outputs(messages []message, commands int) (list []Output, done bool, err er
 		return list, false, errors.New("the guest says that it is done, and not how each of its commands ended")
 	}
 	return list, done, nil
+}
+
+// symbolsOf are those of the kernel among what the guest sent.
+func symbolsOf(messages []message) []byte {
+	for _, m := range messages {
+		if m.Kind == kindSymbols {
+			return m.Data
+		}
+	}
+	return nil
 }
 
 // wait returns when QEMU has ended, which off says, or has to be ended: at the timeout, when
