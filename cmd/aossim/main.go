@@ -100,12 +100,13 @@ type checkCommand struct {
 type listCommand struct{}
 
 type reportCommand struct {
-	Results []string `arg:"" name:"result" help:"A result file; of two, --html shows them side by side."`
+	Results []string `arg:"" name:"result" help:"A result file; of two, --html shows them side by side, and --folded what differs."`
 	HTML    string   `name:"html" placeholder:"FILE" help:"Write one page with plots that needs nothing else."`
 	HGRM    string   `name:"hgrm" placeholder:"DIR" help:"Write percentile distributions for HdrHistogram's plotter."`
 	HLog    string   `name:"hlog" placeholder:"DIR" help:"Write a histogram log for HdrHistogram's log processor."`
 	GoBench bool     `name:"gobench" help:"Write Go benchmark lines, one a run, for benchstat."`
 	KTAP    bool     `name:"ktap" help:"Write KTAP."`
+	Folded  string   `placeholder:"FILE" help:"Write the stacks of a profile for flame graph tools; of two results those of both, as difffolded.pl does."`
 }
 
 // environment is where a command reads and writes.
@@ -277,8 +278,8 @@ func (c *reportCommand) Run(env *environment) error {
 		}
 		results = append(results, r)
 	}
-	if len(results) > 2 || len(results) == 2 && c.HTML == "" {
-		return refusal.Usage("a report is of one result, --html of one or two; aossim compare judges several")
+	if len(results) > 2 || len(results) == 2 && c.HTML == "" && c.Folded == "" {
+		return refusal.Usage("a report is of one result, --html and --folded of one or two; aossim compare judges several")
 	}
 	r := results[0]
 	if c.HTML != "" {
@@ -289,6 +290,11 @@ func (c *reportCommand) Run(env *environment) error {
 		}
 		err := output.Write(c.HTML, func(w io.Writer) error { _, err := w.Write(page.Bytes()); return err })
 		if err != nil {
+			return err
+		}
+	}
+	if c.Folded != "" {
+		if err := writeFolded(c.Folded, results...); err != nil {
 			return err
 		}
 	}
@@ -309,10 +315,19 @@ func (c *reportCommand) Run(env *environment) error {
 		return report.GoBench(env.stdout, r)
 	case c.KTAP:
 		return report.KTAP(env.stdout, r)
-	case c.HTML+c.HGRM+c.HLog != "":
+	case c.HTML+c.HGRM+c.HLog+c.Folded != "":
 		return nil
 	}
 	return report.Text(env.stdout, r)
+}
+
+// writeFolded writes the stacks of profiles to a file, whole or not at all.
+func writeFolded(path string, results ...*result.Result) error {
+	var stacks bytes.Buffer
+	if err := report.Folded(&stacks, results...); err != nil {
+		return err
+	}
+	return output.Write(path, func(w io.Writer) error { _, err := w.Write(stacks.Bytes()); return err })
 }
 
 // plan is a scenario that can run.

@@ -93,6 +93,12 @@ func (c *vmCommand) validate() (err error) {
 		return refusal.Usage("give scenarios to run, or --check")
 	case c.Check && compares:
 		return refusal.Usage("--check answers questions and judges nothing; use --kernel IMAGE --kernel IMAGE for a table")
+	case c.Folded != "" && !c.Profile:
+		return refusal.Usage("--folded FILE is of a profile; add --profile")
+	case c.Profile && (c.Check || c.Clock == string(vm.Host)):
+		return refusal.Usage("--profile is of micro-benchmarks in a guest whose clock counts instructions; leave out --check and --clock host")
+	case c.Folded != "" && (len(c.Kernel) > 1 || len(c.Scenarios) != 1):
+		return refusal.Usage("--folded FILE is of one scenario on one --kernel, or before and after; aossim report --folded takes results")
 	case c.Markdown && c.JSON:
 		return refusal.Usage("--markdown and --json both write to standard output; use one")
 	case c.Markdown && !compares:
@@ -204,6 +210,29 @@ func (c *vmCommand) split(m *vm.Machine) error {
 		all = append(all, parts...)
 	}
 	c.tasks = all
+	return nil
+}
+
+// profiles refuses a profile of what has none.
+func (c *vmCommand) profiles(m *vm.Machine) error {
+	if !c.Profile {
+		return nil
+	}
+	for _, t := range c.tasks {
+		if t.Micro == nil {
+			return refusal.Usage("--profile: %s is no micro-benchmark, of which one thread does the same again and again", t.Name)
+		}
+		for _, p := range t.Micro.Points {
+			if scenarios.WorkloadNamed(p.Workload).Threads {
+				return refusal.Usage("--profile: the point %q of %s has threads of its own for its rounds; it is for the workloads scalar, waitv, eagain and timeout", p.Name, t.Name)
+			}
+		}
+	}
+	for _, b := range c.kernels() {
+		if !m.Virtual(b.kernel) {
+			return refusal.Usage("--profile: the guest on %s would run by KVM, which logs no instruction; add --clock instructions", b.kernel)
+		}
+	}
 	return nil
 }
 
@@ -348,6 +377,9 @@ func (c *vmCommand) run(env *environment) error {
 	}
 	defer m.Close()
 	if err := c.split(m); err != nil {
+		return err
+	}
+	if err := c.profiles(m); err != nil {
 		return err
 	}
 	if err := c.distinctImages(m); err != nil && !c.Force {
@@ -530,6 +562,11 @@ func (c *vmCommand) showResults(env *environment, results []map[int]*result.Resu
 		switch {
 		case len(list) == 0:
 		case len(c.Kernel) == 1:
+			if c.Folded != "" {
+				if err := writeFolded(c.Folded, list[0]); err != nil {
+					return err
+				}
+			}
 			if err := report.Text(env.stdout, list[0]); err != nil {
 				return err
 			}
@@ -565,6 +602,11 @@ func (c *vmCommand) showComparison(env *environment, plan []boot, results []map[
 		found, err := compare.Compare(before[:half], after, before[half:], compare.Options{Gate: c.gate, Gates: t.Gates})
 		if err != nil {
 			return err
+		}
+		if c.Folded != "" && len(before) > 0 && len(after) > 0 {
+			if err := writeFolded(c.Folded, before[0], after[0]); err != nil {
+				return err
+			}
 		}
 		if all = append(all, found); c.JSON {
 			continue

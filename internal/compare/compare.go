@@ -45,6 +45,7 @@ type Comparison struct {
 	Doubtful bool      `json:"doubtful"`
 	Metrics  []Judged  `json:"metrics"`
 	Maxima   []Maximum `json:"maxima"`
+	Profiles []Profile `json:"profiles,omitempty"` // where results have them
 }
 
 // Worse returns the metrics that regressed.
@@ -136,6 +137,7 @@ func Compare(before, after, again []*result.Result, o Options) (*Comparison, err
 		m.decide()
 	}
 	c.Maxima = maxima(slices.Concat(before, again), after)
+	c.Profiles = profiles(before, after, again)
 	return c, nil
 }
 

@@ -58,11 +58,15 @@ func comparisonTables(c *compare.Comparison) []table {
 		maxima.add(m.Name, fmt.Sprintf("%.2f", m.Before), fmt.Sprintf("%.2f", m.After),
 			fmt.Sprintf("%s of %s", metric.Comma(m.BeforeAbove), metric.Comma(m.BeforeOf)), fmt.Sprintf("%s of %s", metric.Comma(m.AfterAbove), metric.Comma(m.AfterOf)))
 	}
-	return []table{judgedTable(c), why,
+	list := []table{judgedTable(c), why,
 		words(few > 0, fmt.Sprintf("Too few units for a verdict on some: %d on each side would do (runs: -r %d; or boots: --before F... --after F...).", few, few)),
 		words(counted, "Allocations are judged as counts over very many arms, with the interval of a Poisson count: the kernel does the same for each arm."),
 		{silent: instructions, below: instructionsAre},
 		dropped, maxima}
+	for i := range c.Profiles {
+		list = append(list, profileChanges(&c.Profiles[i]))
+	}
+	return list
 }
 
 // judgedTable has a line for each metric.

@@ -48,11 +48,16 @@ type pagePlot struct {
 // there is room.
 func HTML(w io.Writer, results ...*result.Result) error {
 	var pages []pageResult
-	for _, r := range results {
+	for i, r := range results {
 		p, err := newPage(r)
 		if err != nil {
 			return err
 		}
+		var other *result.Result
+		if len(results) == 2 {
+			other = results[1-i]
+		}
+		p.Plots = append(flames(r, other), p.Plots...)
 		pages = append(pages, p)
 	}
 	return page.Execute(w, pages)

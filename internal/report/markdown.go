@@ -21,6 +21,12 @@ func ComparisonMarkdown(w io.Writer, c *compare.Comparison) error {
 	if slices.ContainsFunc(c.Metrics, func(m compare.Judged) bool { return m.Kind == metric.Instructions }) {
 		_, _ = b.WriteString(join(instructionsAre) + "\n")
 	}
+	for i := range c.Profiles {
+		t := profileChanges(&c.Profiles[i])
+		_, _ = b.WriteString("\n" + Plain(join(t.above)) + "\n\n")
+		markdown(b, t)
+		_, _ = b.WriteString(join(t.below) + "\n")
+	}
 	return b.Flush()
 }
 
@@ -28,7 +34,7 @@ func ComparisonMarkdown(w io.Writer, c *compare.Comparison) error {
 func markdown(b *bufio.Writer, t table) {
 	head := make([]string, len(t.head))
 	for i, c := range t.head {
-		head[i] = join(c.lines)
+		head[i] = join(append([]string{c.group}, c.lines...))
 	}
 	all := plainCells(append([][]string{head}, t.rows...))
 	for _, cells := range all {

@@ -168,6 +168,7 @@ func tables(r *result.Result) (list []table) {
 		list = append(list, kernelTables(r, all)...)
 	case len(points(r)) > 0:
 		list = append(list, microKernelTables(r)...)
+		list = append(list, profileTables(r)...)
 	default:
 		list = append(list, table{silent: true, below: []string{"Nothing was measured."}})
 	}

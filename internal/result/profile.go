@@ -51,8 +51,8 @@ type ProfileFunction struct {
 // PerOperation is so many of all operations for one.
 func (p *Profile) PerOperation(n int64) float64 { return float64(n) / float64(max(1, p.Operations)) }
 
-// wholes are the instructions of each node and of those below it.
-func (p *Profile) wholes() []int64 {
+// Wholes are the instructions of each node and of those below it.
+func (p *Profile) Wholes() []int64 {
 	whole := make([]int64, len(p.Nodes))
 	for i := len(p.Nodes) - 1; i >= 0; i-- {
 		n := &p.Nodes[i]
@@ -66,7 +66,7 @@ func (p *Profile) wholes() []int64 {
 // Functions are those of the profile, those with the most instructions of their own first.
 func (p *Profile) Functions() (list []ProfileFunction) {
 	at := map[ProfileFunction]int{}
-	for i, whole := range p.wholes() {
+	for i, whole := range p.Wholes() {
 		n := &p.Nodes[i]
 		key := ProfileFunction{Function: n.Function, Kernel: n.Kernel}
 		place, ok := at[key]
