@@ -115,6 +115,14 @@ type Workload struct {
 	PerCall func(p *Point) int
 }
 
+// SystemCall is the name of the one that does the point's operations.
+func (p *Point) SystemCall() string {
+	if WorkloadNamed(p.Workload).Ring {
+		return "io_uring_enter"
+	}
+	return "futex"
+}
+
 // PerCall is how many operations each system call of the point does.
 func (p *Point) PerCall() int {
 	if w := WorkloadNamed(p.Workload); w.PerCall != nil {

@@ -129,12 +129,12 @@ func (t *task) profile(r *result.Result, traces *vm.Traces) (broken string) {
 		trace := traces.Rounds[at].Trace
 		traces.Rounds = slices.Delete(traces.Rounds, at, at+1) // the next one is of a scenario of the same name
 		c := result.Check{Name: checkProfile}
-		p, err := profile.Follow(trace, traces.Code, traces.Symbols, t.Micro.Points[point].PerCall())
+		p, err := profile.Follow(trace, traces.Code, traces.Symbols, t.Micro.Points[point].SystemCall(), t.Micro.Points[point].PerCall())
 		if err != nil || m.Traced == nil {
 			c.Detail = fmt.Sprintf("there is none: %v", err)
 		} else {
 			m.Profile = p
-			c.Pass, c.Detail = holds(p, m.Traced)
+			c.Pass, c.Detail = holds(p, m)
 		}
 		if m.Checks = append(m.Checks, c); !c.Pass && broken == "" {
 			broken = fmt.Sprintf("check %q of %s failed: %s", c.Name, m.Name, c.Detail)
@@ -143,16 +143,17 @@ func (t *task) profile(r *result.Result, traces *vm.Traces) (broken string) {
 	return broken
 }
 
-// holds says whether the functions of a profile are what the clock has of the round.
-func holds(p *result.Profile, t *result.Traced) (bool, string) {
+// holds says whether the functions of a point's profile are what the clock has of the round.
+func holds(p *result.Profile, m *result.Micro) (bool, string) {
 	const most = 0.005
-	sum := p.PerOperation(p.Instructions)
+	sum, t := p.PerOperation(p.Instructions), m.Traced
 	if p.OtherInstructions > 0 {
 		return true, fmt.Sprintf("the functions have %.3f instructions for an operation; the thread slept, and the kernel's account of its time, %.3f, is divided elsewhere in a switch", sum, t.Figure)
 	}
-	all := t.WithInterrupts(sum)
-	off := all/t.Figure - 1
-	return math.Abs(off) <= most, fmt.Sprintf("the functions have %.3f instructions for an operation, %.3f with interrupts (%.2f %% of all), and by the clock the round had %.3f (%+.2f %%)", sum, all, 100*t.Interrupts, t.Figure, 100*off)
+	off := (sum+p.PerOperation(p.InterruptInstructions))/t.Figure - 1
+	all := sum / (1 - min(max(t.Interrupts, 0), 0.9)) // as rounds have it, which are longer
+	return math.Abs(off) <= most, fmt.Sprintf("the functions have %.3f instructions for an operation, and by the clock the round has %.3f (%+.2f %%); with interrupts, which take %.2f %%, that is %.3f, and the median of the rounds is %.3f (%+.2f %%)",
+		sum, t.Figure, 100*off, 100*t.Interrupts, all, m.Median, 100*(all/m.Median-1))
 }
 
 // mark adds what the host knows of a boot.

@@ -28,9 +28,11 @@ type order struct {
 
 // command is what it is told then.
 type command struct {
-	Do    doing
-	Name  string // of the scenario
-	Count bool   // the round is measured: its latencies count
+	Do doing
+	// Of doTrace: the scenario's name, and how many system calls the round has that do operations.
+	Name  string
+	Calls int
+	Count bool // the round is measured: its latencies count
 }
 
 type doing string
@@ -92,14 +94,14 @@ func (a *actor) do(c command) (r answer, err error) {
 	case doSetup:
 		return a.setup()
 	case doRound:
-		return a.round(c.Count, nil)
+		return a.round(c.Count, 0, nil)
 	case doTrace:
 		t, err := profile.NewTracing(profile.Ask{Scenario: c.Name, Point: a.Point.Name})
 		if err != nil {
 			return r, err
 		}
 		share := interrupts()
-		r, err = a.round(false, t)
+		r, err = a.round(false, c.Calls, t)
 		r.Interrupts = share
 		return r, errors.Join(err, t.Close())
 	}
@@ -136,9 +138,9 @@ func interrupts() float64 {
 // on the same CPU, goes to sleep, and Go's monitor looks after this process less and less often.
 const settle = 50_000_000
 
-// round does one, traced by the host if t is not nil. Where the workload has threads they stay on
-// their CPUs themselves.
-func (a *actor) round(count bool, t *profile.Tracing) (answer, error) {
+// round does one, of at most so many calls, traced by the host if t is not nil. Where the workload has
+// threads they stay on their CPUs themselves.
+func (a *actor) round(count bool, calls int, t *profile.Tracing) (answer, error) {
 	alone := !scenarios.WorkloadNamed(a.Point.Workload).Threads
 	if alone {
 		linux.Pin()
@@ -152,7 +154,7 @@ func (a *actor) round(count bool, t *profile.Tracing) (answer, error) {
 	}
 	var m measured
 	if err == nil {
-		m, err = a.work.round(a.found)
+		m, err = a.work.round(a.found, calls)
 	}
 	if t != nil {
 		err = errors.Join(err, t.End())

@@ -17,6 +17,7 @@ import (
 	"aossim/internal/machine"
 	"aossim/internal/metric"
 	"aossim/internal/observe"
+	"aossim/internal/profile"
 	"aossim/internal/refusal"
 	"aossim/internal/result"
 	"aossim/internal/uring"
@@ -248,7 +249,8 @@ func (p *Plan) run(ctx context.Context, number int) (run result.Run, err error) 
 	}
 	for _, pt := range points {
 		if p.Options.Profile && number == 0 { // before the observer: its programs would be executed
-			a, err := pt.ask(ctx, command{Do: doTrace, Name: p.scenario.Name}, 10*pt.limit)
+			calls := profile.Calls(result.SpreadOf(pt.out.Rounds).Median * float64(pt.PerCall()))
+			a, err := pt.ask(ctx, command{Do: doTrace, Name: p.scenario.Name, Calls: calls}, 10*pt.limit)
 			if err != nil {
 				return run, fmt.Errorf("the traced round of %w", err)
 			}

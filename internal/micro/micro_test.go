@@ -327,7 +327,7 @@ func TestNoAllocation(t *testing.T) {
 				return err
 			}
 			if n := testing.AllocsPerRun(5, func() {
-				if _, e := w.round(found); e != nil {
+				if _, e := w.round(found, 0); e != nil {
 					err = e
 				}
 			}); n != 0 {

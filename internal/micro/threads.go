@@ -91,7 +91,8 @@ func (w *threads) arms() (on, fail bool)       { return false, false }
 func (w *threads) figures() []string           { return nil }
 func (w *threads) latencies() []result.Latency { return nil }
 
-func (w *threads) round(p problems) (m measured, err error) {
+// round does one; its length is a time, whatever calls are.
+func (w *threads) round(p problems, _ int) (m measured, err error) {
 	begin := linux.Now() + 1_000_000
 	for _, t := range w.workers {
 		t.start <- begin

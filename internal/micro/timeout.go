@@ -35,20 +35,21 @@ func (w *timeouts) figures() []string {
 }
 func (w *timeouts) latencies() []result.Latency { return nil }
 
-func (w *timeouts) round(p problems) (measured, error) {
+func (w *timeouts) round(p problems, calls int) (measured, error) {
+	waits := atMost(w.Waits, calls)
 	before, executed, start := linux.ThreadUsage(), linux.ThreadTime(), linux.Now()
-	for range w.Waits {
+	for range waits {
 		if e := linux.FutexWaitFor(w.word, 0, int64(w.Timeout), scope(w.Point)); e != linux.ETIMEDOUT {
 			p.add(checkResults, "a wait that must time out returned %d", e)
 		}
 	}
 	took, used := float64(linux.Now()-start), linux.ThreadUsage().Sub(before)
 	executed = linux.ThreadTime() - executed
-	n, value := float64(w.Waits), took
+	n, value := float64(waits), took
 	if w.virtual { // while the thread sleeps time goes on without an instruction
 		value = float64(executed)
 	}
-	return measured{Value: value / n, Operations: int64(w.Waits), Figures: []float64{
+	return measured{Value: value / n, Operations: int64(waits), Figures: []float64{
 		n / took * 1e9, float64(used.VoluntarySwitches) / n, float64(used.InvoluntarySwitches) / n,
 	}}, nil
 }

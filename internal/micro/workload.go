@@ -66,11 +66,20 @@ type workload interface {
 	figures() []string
 	// arms says whether that thread arms on a ring, and whether all its waits fail.
 	arms() (on, fail bool)
-	// round does one. What is wrong goes to problems; an error ends the point.
-	round(p problems) (measured, error)
+	// round does one, of at most so many system calls that do operations, 0 for all. What is wrong goes
+	// to problems; an error ends the point.
+	round(p problems, calls int) (measured, error)
 	// latencies returns the distributions since the last call.
 	latencies() []result.Latency
 	release() error
+}
+
+// atMost is n, or limit where that is less and not 0.
+func atMost(n, limit int) int {
+	if limit > 0 {
+		return min(n, limit)
+	}
+	return n
 }
 
 // place is a point, and where and as what its threads run.

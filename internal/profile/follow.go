@@ -6,27 +6,25 @@ package profile
 import (
 	"errors"
 	"fmt"
-	"regexp"
 
 	"aossim/internal/result"
 )
 
 // Follow returns the profile of the operations that a thread does one after the other, perCall by each
-// system call of the kind of which there are most. Calls at the ends of t, which may not be whole, are left out; of
-// the others as many are taken as the largest power of two, so that it does not matter when the log
-// began and ended. Its error says why there is none.
-func Follow(t Trace, c *Code, s *Symbols, perCall int) (*result.Profile, error) {
+// system call of a name. Calls at the ends of t, which may not be whole, are left out; of
+// the others as many are taken as the largest power of two, so that profiles are of as many. Its error says
+// why there is none.
+func Follow(t Trace, c *Code, s *Symbols, call string, perCall int) (*result.Profile, error) {
 	if len(t) == 0 {
 		return nil, errors.New("nothing was executed")
 	}
-	calls := systemCalls(t, c, s)
-	const ends = 2
+	calls := systemCalls(t, c, s, call)
 	n := 1
 	for 2*n <= len(calls)-ends {
 		n *= 2
 	}
 	if len(calls)-ends < n {
-		return nil, fmt.Errorf("of %d instructions only %d are system calls of one kind; there are too few for a profile", len(t), len(calls))
+		return nil, fmt.Errorf("of %d instructions only %d are system calls %s; there are too few for a profile", len(t), len(calls), call)
 	}
 	for _, pc := range t[calls[0] : calls[n+1]+1] {
 		if _, ok := c.at[pc]; !ok {
@@ -38,12 +36,24 @@ func Follow(t Trace, c *Code, s *Symbols, perCall int) (*result.Profile, error) 
 	return w.profile(calls[1], calls[n+1], int64(n)*int64(perCall))
 }
 
-// systemCall is the kernel's function for one: arch/x86/include/asm/syscall_wrapper.h, and arm64's.
-var systemCall = regexp.MustCompile(`^__(x64|arm64|ia32)_sys_`)
+// ends is how many calls at the ends of a round are no part of a profile.
+const ends = 2
 
-// systemCalls are the places in t of the system calls of the kind of which there are most.
-func systemCalls(t Trace, c *Code, s *Symbols) (places []int) {
-	most, kinds := "", map[string][]int{}
+// Calls is how many system calls a round has of which a profile is made, where each takes so many
+// instructions: some 300,000 in all can be traced in a second.
+func Calls(each float64) int {
+	const instructions, least = 300_000, 4
+	n := least
+	for float64(2*n)*each <= instructions {
+		n *= 2
+	}
+	return n + ends
+}
+
+// systemCalls are the places in t of the instructions that enter the kernel for a system call.
+func systemCalls(t Trace, c *Code, s *Symbols, call string) (places []int) {
+	// The kernel's functions: arch/x86/include/asm/syscall_wrapper.h, arch/arm64/include/asm/syscall_wrapper.h.
+	names := map[string]bool{"__x64_sys_" + call: true, "__arm64_sys_" + call: true}
 	last := -1
 	for i, pc := range t {
 		if pc>>63 == 0 {
@@ -52,15 +62,12 @@ func systemCalls(t Trace, c *Code, s *Symbols) (places []int) {
 			}
 			continue
 		}
-		if f := s.at(pc); f.start == pc && last >= 0 && systemCall.MatchString(f.name) {
-			kinds[f.name] = append(kinds[f.name], last)
+		if f := s.at(pc); f.start == pc && last >= 0 && names[f.name] {
+			places = append(places, last)
 			last = -1
-			if n := len(kinds[f.name]); n > len(kinds[most]) || n == len(kinds[most]) && f.name < most {
-				most = f.name
-			}
 		}
 	}
-	return kinds[most]
+	return places
 }
 
 // frame is a function that was entered and not left.

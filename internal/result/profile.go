@@ -21,13 +21,8 @@ type Profile struct {
 
 // Traced is what the clock has of the round that a profile is of.
 type Traced struct {
-	Figure     float64 `json:"figure"`     // as those of Rounds; the round goes on when no more is traced
+	Figure     float64 `json:"figure"`     // as those of Rounds
 	Interrupts float64 `json:"interrupts"` // share of virtual time that interrupts take, seen by a loop that reads the clock
-}
-
-// WithInterrupts is what so many instructions of a thread are by the clock, which goes on in interrupts.
-func (t *Traced) WithInterrupts(instructions float64) float64 {
-	return instructions / (1 - min(max(t.Interrupts, 0), 0.9))
 }
 
 // ProfileNode is a function with all that it was called through.

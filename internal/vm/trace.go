@@ -41,8 +41,9 @@ type tracer struct {
 	traces         Traces
 }
 
-// enoughLog is how much of a log is enough for a profile (bytes; some 80 an instruction).
-const enoughLog = 32 << 20
+// mostLog is how much of a round is traced (bytes, some 80 an instruction): rounds of which profiles
+// are made have far less.
+const mostLog = 256 << 20
 
 // newTracer adds to a command of QEMU what a tracer needs, which listen begins.
 func newTracer(cmd *exec.Cmd, dir, arch string) (*tracer, error) {
@@ -148,7 +149,7 @@ func (t *tracer) trace(asks *json.Decoder) (profile.Trace, error) {
 	traced := t.read
 	look := time.NewTicker(20 * time.Millisecond)
 	defer look.Stop()
-	for !over && traced-t.read < enoughLog {
+	for !over && traced-t.read < mostLog {
 		select {
 		case err = <-done:
 			over = true
