@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -270,6 +271,63 @@ func TestInstructions(t *testing.T) {
 	}
 }
 
+// TestProfile: the functions of a profile are what the clock has, on both architectures; what the cache
+// patch takes away is named; and two boots of one kernel execute the same.
+func TestProfile(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("the kernels are for amd64")
+	}
+	before, after := pairOfKernels(t, "amd64")
+	p, code := vmRun(t, "", "--before", before, "--after", after, "--profile", "--folded", "stacks", "--json", "eagain")
+	var found []compare.Comparison
+	if err := json.Unmarshal(p.stdout.Bytes(), &found); code != 0 || err != nil || len(found) != 1 || len(found[0].Profiles) != 2 {
+		t.Fatalf("exit %d, %v: %s%s", code, err, &p.stdout, &p.stderr)
+	}
+	for _, f := range found[0].Profiles {
+		gone := map[string]bool{}
+		for _, c := range f.Functions {
+			gone[c.Function] = c.Kernel && c.Before.Calls >= 1 && c.After.Calls == 0
+		}
+		if f.Again == nil || *f.Again > f.Before/1000 || !gone["kfree"] || !gone["__kmalloc_noprof"] || gone["io_futex_wait"] || f.Before-f.After < 100 {
+			t.Errorf("%s: %g to %g, again %v; %+v", f.Point, f.Before, f.After, f.Again, f.Functions)
+		}
+	}
+	stacks, err := os.ReadFile(filepath.Join(p.dir, "stacks"))
+	if err != nil || !regexp.MustCompile(`(?m)^one by one;.*;io_futex_wait_\[k\];.*kfree_\[k\] [1-9]\d* 0$`).Match(stacks) {
+		t.Errorf("%v: %s", err, stacks)
+	}
+	files, _ := filepath.Glob(filepath.Join(p.dir, "results", "*.json"))
+	for _, f := range files {
+		r := load(t, f)
+		for _, m := range r.Runs[0].Micro {
+			// Held against the clock with another tolerance than the program's own.
+			sum := m.Profile.PerOperation(m.Profile.Instructions + m.Profile.InterruptInstructions)
+			if off := sum/m.Traced.Figure - 1; math.Abs(off) > 0.003 {
+				t.Errorf("%s: %g by function, %g by the clock", m.Name, sum, m.Traced.Figure)
+			}
+		}
+	}
+	report := command(t, "report", "--html", "page", "--folded", "folded", files[0])
+	if code := report.run(t); code != 0 {
+		t.Errorf("report: exit %d: %s", code, &report.stderr)
+	}
+	for want, args := range map[string][]string{
+		"is no micro-benchmark":       {"--kernel", before, "--profile", "pair"},
+		"has threads of its own":      {"--kernel", before, "--profile", "hash"},
+		"leave out --check":           {"--kernel", before, "--profile", "--check"},
+		"and --clock host":            {"--kernel", before, "--profile", "--clock", "host", "eagain"},
+		"add --profile":               {"--kernel", before, "--folded", "x", "eagain"},
+		"--folded FILE is of one sce": {"--kernel", before, "--profile", "--folded", "x", "eagain", "scalar"},
+	} {
+		if p, code := vmRun(t, "", args...); code != exitUsage || !strings.Contains(p.stderr.String(), want) {
+			t.Errorf("%q: exit %d: %s", args, code, &p.stderr)
+		}
+	}
+	if p := command(t, "--profile", "eagain"); p.run(t) != exitSkipped || !strings.Contains(p.stderr.String(), "aossim vm --profile") {
+		t.Errorf("outside of a guest: %s", &p.stderr)
+	}
+}
+
 // TestGuestComplains: a kernel that complains on the way of a passing micro-benchmark fails the run,
 // though its command line has quiet.
 func TestGuestComplains(t *testing.T) {
@@ -371,7 +429,7 @@ func TestArm(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	p, code := vmRun(t, "", "--kernel", after, "--kernel", before, "--program", program, "--json", "eagain")
+	p, code := vmRun(t, "", "--kernel", after, "--kernel", before, "--program", program, "--profile", "--json", "eagain")
 	var tables []report.Kernels
 	if err := json.Unmarshal(p.stdout.Bytes(), &tables); code != 0 || err != nil || len(tables) != 1 || len(tables[0].Kernels) != 2 || len(tables[0].Metrics) != 6 {
 		t.Fatalf("exit %d, %v: %s%s", code, err, &p.stdout, &p.stderr)
@@ -381,6 +439,14 @@ func TestArm(t *testing.T) {
 		switch {
 		case m.Unit == "instructions/wait" && (low < 500 || high < low*1.2), strings.Contains(m.Name, "kmalloc") && (low > 0.01 || high < 0.99):
 			t.Errorf("%+v", m)
+		}
+	}
+	files, _ := filepath.Glob(filepath.Join(p.dir, "results", "*.json"))
+	for _, f := range files {
+		for _, m := range load(t, f).Runs[0].Micro {
+			if sum := m.Profile.PerOperation(m.Profile.Instructions + m.Profile.InterruptInstructions); math.Abs(sum/m.Traced.Figure-1) > 0.003 {
+				t.Errorf("%s: %g by function, %g by the clock", m.Name, sum, m.Traced.Figure)
+			}
 		}
 	}
 	p, code = vmRun(t, "", "--kernel", before, "--program", program, "--check", "--json")

@@ -181,6 +181,10 @@ func (w *walk) proceed(i int, was instruction, next, pc uint64, f *function) {
 		if pc == next && was.kind == call { // the address is taken so: call to the next instruction
 			return
 		}
+		if f == w.top().f && pc != f.start { // within a retpoline
+			w.stack = append(w.stack, frame{w.top().node, f, next, called})
+			return
+		}
 		w.enter(i, f, next, called)
 		return
 	case ret, back:
@@ -258,8 +262,9 @@ func faults(f *function, pc uint64) bool {
 // where the thread goes on.
 func (w *walk) skipInterrupt(i, to int) int {
 	w.irqs = append(w.irqs, i)
-	was := w.code.at[w.trace[i-1]]
-	next := w.trace[i-1] + uint64(was.size)
+	last := w.trace[i-1]
+	was := w.code.at[last]
+	next := last + uint64(was.size)
 	depth := 0
 	for ; i < to; i++ {
 		pc, before := w.trace[i], w.trace[i-1]
@@ -267,9 +272,9 @@ func (w *walk) skipInterrupt(i, to int) int {
 		if interrupts(f, pc) || faults(f, pc) {
 			depth++
 		}
-		if depth > 0 && w.code.at[before].kind == back {
-			depth--
-			if pc == next || was.kind != plain && depth == 0 {
+		if w.code.at[before].kind == back {
+			// Threads to which it switched may return from interrupts that began before.
+			if depth = max(0, depth-1); w.goesOn(last, pc, depth) {
 				w.proceed(i, was, next, pc, f)
 				w.mark(i)
 				return i + 1
@@ -300,6 +305,21 @@ func (w *walk) skipThreads(i, to int) int {
 		}
 	}
 	return to
+}
+
+// goesOn says whether a thread that an interrupt stopped behind the instruction at last goes on at pc, after
+// a return from it or, at a depth, from one in it.
+func (w *walk) goesOn(last, pc uint64, depth int) bool {
+	was, f := w.code.at[last], w.symbols.at(pc)
+	switch {
+	case pc == last+uint64(was.size):
+		return true
+	case was.kind == plain || depth > 0:
+		return false
+	case was.kind == jump:
+		return f == w.symbols.at(last) || f.start == pc
+	}
+	return true
 }
 
 // leaves says whether the instruction at i is the last one of a thread that switches to another.

@@ -18,6 +18,7 @@ type function struct {
 	name   string
 	kernel bool
 	entry  entry
+	whole  *function // of which it is the unlikely part, elsewhere; nil where it is no part
 }
 
 // entry is what a function of the kernel is entered for, where that is not a call.
@@ -29,6 +30,7 @@ const (
 	byException       // such as a page fault, which what was executing caused
 	byVector          // of arm64: which one, its offset says
 	bySwitch          // to another thread
+	bySystem          // call
 )
 
 // Symbols are the functions of a kernel and of the program that ran on it.
@@ -53,8 +55,7 @@ func NewSymbols(kallsyms io.Reader, program string) (*Symbols, error) {
 		if err != nil || start>>63 == 0 {
 			continue // absolute ones; and all are 0 to who may not see them
 		}
-		name, _ := strings.CutSuffix(f[2], ".cold") // the unlikely part of a function, elsewhere
-		s.kernel = append(s.kernel, function{start, name, true, entryOf(name)})
+		s.kernel = append(s.kernel, function{start: start, name: f[2], kernel: true, entry: entryOf(f[2])})
 	}
 	if err := lines.Err(); err != nil {
 		return nil, err
@@ -62,11 +63,20 @@ func NewSymbols(kallsyms io.Reader, program string) (*Symbols, error) {
 	if len(s.kernel) == 0 {
 		return nil, fmt.Errorf("the guest's /proc/kallsyms has no address of a function: its kernel is without CONFIG_KALLSYMS, or hides them (kernel.kptr_restrict)")
 	}
-	// Of several names of one address the same is taken each time: the plainest.
+	// Of several names of one address the same is taken each time: one that matters, or the plainest.
 	slices.SortFunc(s.kernel, func(a, b function) int {
-		return cmp.Or(cmp.Compare(a.start, b.start), cmp.Compare(a.entry, b.entry)*-1, cmp.Compare(underscores(a.name), underscores(b.name)), cmp.Compare(a.name, b.name))
+		return cmp.Or(cmp.Compare(a.start, b.start), cmp.Compare(b.entry, a.entry), cmp.Compare(underscores(a.name), underscores(b.name)), cmp.Compare(a.name, b.name))
 	})
 	s.kernel = slices.CompactFunc(s.kernel, func(a, b function) bool { return a.start == b.start })
+	names := map[string]*function{}
+	for i := range s.kernel {
+		names[s.kernel[i].name] = &s.kernel[i]
+	}
+	for i := range s.kernel {
+		if whole, is := strings.CutSuffix(s.kernel[i].name, ".cold"); is {
+			s.kernel[i].whole = names[whole]
+		}
+	}
 	f, err := elf.Open(program)
 	if err != nil {
 		return nil, err
@@ -98,6 +108,8 @@ func entryOf(name string) entry {
 		return byVector
 	case name == "__switch_to_asm", name == "cpu_switch_to":
 		return bySwitch
+	case strings.HasPrefix(name, "__x64_sys_"), strings.HasPrefix(name, "__arm64_sys_"):
+		return bySystem
 	}
 	return byCall
 }
@@ -112,7 +124,7 @@ func (s *Symbols) at(pc uint64) *function {
 		if i < 0 {
 			return &s.outside
 		}
-		return &s.kernel[i]
+		return cmp.Or(s.kernel[i].whole, &s.kernel[i])
 	}
 	f := s.program.PCToFunc(pc)
 	if f == nil {

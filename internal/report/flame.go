@@ -10,9 +10,9 @@ import (
 	"aossim/internal/result"
 )
 
-// flames are the flame graphs of a result's points; beside another result they have in colour what
-// differs from it.
-func flames(r, other *result.Result) (list []pagePlot) {
+// flames are the flame graphs of a result's points; beside another one, which is to the left of it or
+// to the right, they have in colour what differs.
+func flames(r, other *result.Result, left bool) (list []pagePlot) {
 	for _, of := range points(r) {
 		p := of[0].Profile
 		if p == nil || len(p.Nodes) == 0 {
@@ -29,18 +29,18 @@ func flames(r, other *result.Result) (list []pagePlot) {
 			}
 		}
 		if than != nil {
-			text += " Red executed more of its own than in the other result, blue less."
+			text += " Red executes more of its own in the right result than in the left one, blue less."
 		} else {
 			text += " Orange is the kernel's, blue the program's."
 		}
-		plot.Text, plot.SVG = text, flame(p, than, of[0].Name)
+		plot.Text, plot.SVG = text, flame(p, than, left, of[0].Name)
 		list = append(list, plot)
 	}
 	return list
 }
 
 // flame draws a profile, from below: each function as wide as it has instructions with its callees.
-func flame(p, than *result.Profile, root string) template.HTML {
+func flame(p, than *result.Profile, left bool, root string) template.HTML {
 	const width, line, shownFrom = 1000.0, 17, 0.3 // of the view; narrower ones cannot be seen
 	whole := p.Wholes()
 	stack := make([]string, len(p.Nodes))
@@ -96,8 +96,10 @@ func flame(p, than *result.Profile, root string) template.HTML {
 		}
 		if than != nil {
 			change := p.PerOperation(n.Self) - otherSelf[stack[i]]
-			title += fmt.Sprintf(", own %s against the other", changed(change))
-			colour = difference(change, most)
+			title += fmt.Sprintf(", own in the other result %s", instructions(otherSelf[stack[i]]))
+			if colour = difference(change, most); left {
+				colour = difference(-change, most)
+			}
 		}
 		box(x[i], w, depth[i]+1, colour, name, title)
 	}

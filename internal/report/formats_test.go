@@ -371,29 +371,13 @@ func TestHTML(t *testing.T) {
 	if plots, texts := strings.Count(b.String(), "<svg"), strings.Count(b.String(), "<figcaption>"); plots == 0 || plots != texts {
 		t.Errorf("%d plots, %d texts", plots, texts)
 	}
-	browser, err := exec.LookPath("chromium")
-	if err != nil {
-		t.Skip("chromium is not installed (apt-get install chromium)")
-	}
 	for _, mode := range []string{"light", "dark"} {
 		picture := filepath.Join(dir, mode+".png")
-		args := []string{"--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--user-data-dir=" + filepath.Join(dir, mode), "--enable-logging=stderr", "--log-level=0",
-			"--proxy-server=127.0.0.1:9", "--window-size=420,2400", "--screenshot=" + picture}
+		args := []string{"--window-size=420,2400", "--screenshot=" + picture}
 		if mode == "dark" {
 			args = append(args, "--blink-settings=preferredColorScheme=0")
 		}
-		c := exec.Command(browser, append(args, "file://"+path)...)
-		timer := time.AfterFunc(2*time.Minute, func() { c.Process.Kill() })
-		out, err := c.CombinedOutput()
-		timer.Stop()
-		if err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
-		for _, line := range strings.Split(string(out), "\n") {
-			if strings.Contains(line, "CONSOLE") {
-				t.Errorf("%s: the page's console: %s", mode, line)
-			}
-		}
+		browse(t, path, args...)
 		if info, err := os.Stat(picture); err != nil || info.Size() < 30_000 {
 			t.Errorf("%s: an empty picture: %v", mode, err)
 		}
@@ -402,5 +386,51 @@ func TestHTML(t *testing.T) {
 	dark, _ := os.ReadFile(filepath.Join(dir, "dark.png"))
 	if bytes.Equal(light, dark) {
 		t.Error("the page looks the same in the dark")
+	}
+}
+
+// browse opens a page in a real browser, which says nothing on its console, and returns what the
+// browser writes.
+func browse(t *testing.T, path string, args ...string) string {
+	t.Helper()
+	browser, err := exec.LookPath("chromium")
+	if err != nil {
+		t.Skip("chromium is not installed (apt-get install chromium)")
+	}
+	args = append([]string{"--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--user-data-dir=" + t.TempDir(), "--enable-logging=stderr", "--log-level=0",
+		"--proxy-server=127.0.0.1:9"}, args...)
+	c := exec.Command(browser, append(args, "file://"+path)...)
+	var said bytes.Buffer
+	c.Stderr = &said
+	timer := time.AfterFunc(2*time.Minute, func() { c.Process.Kill() })
+	out, err := c.Output()
+	timer.Stop()
+	if err != nil {
+		t.Fatalf("%v: %s", err, &said)
+	}
+	for _, line := range strings.Split(said.String(), "\n") {
+		if strings.Contains(line, "CONSOLE") {
+			t.Errorf("%q: the page's console: %s", args, line)
+		}
+	}
+	return string(out)
+}
+
+// TestZoom: a click on a function of a flame graph makes it as wide as the graph, and hides what is beside it.
+func TestZoom(t *testing.T) {
+	var b bytes.Buffer
+	if err := HTML(&b, profiled("a", 12)); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "page.html")
+	b.WriteString(`<script>document.querySelector('g[data-n="io_futex_wait"] rect').dispatchEvent(new MouseEvent("click", {bubbles: true}))</script>`)
+	if err := os.WriteFile(path, b.Bytes(), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	dom := browse(t, path, "--dump-dom")
+	for _, want := range []string{`data-n="io_futex_wait"[^>]*><title>[^<]*</title><rect x="0"[^>]* width="1000"`, `data-n="__kmalloc_noprof"[^>]*><title>[^<]*</title><rect x="0"[^>]* width="230\.7`} {
+		if !regexp.MustCompile(want).MatchString(dom) {
+			t.Errorf("no %s in %s", want, dom[strings.Index(dom, "<svg class"):])
+		}
 	}
 }

@@ -20,6 +20,7 @@ type pageResult struct {
 	Notes           []string
 	Tables          []pageTable
 	Plots           []pagePlot
+	Flames          bool        // some of the plots are flame graphs
 	More            []pageTable // below the plots
 }
 
@@ -57,7 +58,8 @@ func HTML(w io.Writer, results ...*result.Result) error {
 		if len(results) == 2 {
 			other = results[1-i]
 		}
-		p.Plots = append(flames(r, other), p.Plots...)
+		graphs := flames(r, other, i == 0)
+		p.Plots, p.Flames = append(graphs, p.Plots...), len(graphs) > 0
 		pages = append(pages, p)
 	}
 	return page.Execute(w, pages)
@@ -78,7 +80,7 @@ func newPage(r *result.Result) (p pageResult, err error) {
 		switch shown := newPageTable(t); {
 		case len(t.rows) == 0:
 			p.Notes = append(p.Notes, t.below...)
-		case t.wide, len(p.More) > 0:
+		case t.wide, t.long, len(p.More) > 0:
 			p.More = append(p.More, shown)
 		default:
 			p.Tables = append(p.Tables, shown)

@@ -57,7 +57,7 @@ func profileTables(r *result.Result) (list []table) {
 		for _, f := range functions {
 			sums[f.Kernel] += f.Self
 		}
-		t := table{title: "Where the instructions of " + of[0].Name + " went", left: 2, head: append(cols("function", "in", "calls"), under("instructions", "own", "with callees")...)}
+		t := table{title: "Where the instructions of " + of[0].Name + " went", left: 2, long: true, head: append(cols("function", "in", "calls"), under("instructions", "own", "with callees")...)}
 		t.above = []string{fmt.Sprintf("%s: where the instructions went, for one %s, of %s traced", of[0].Name, operation(of[0].Unit), metric.Comma(p.Operations))}
 		for _, kernel := range []bool{false, true} {
 			t.add("all of the "+whose(kernel), whose(kernel), "", instructions(sums[kernel]), "")

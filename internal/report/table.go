@@ -28,6 +28,7 @@ type table struct {
 	rows   [][]string
 	below  []string // paragraphs behind it
 	wide   bool     // its cells are sentences
+	long   bool     // a page has it below its plots
 	silent bool     // it is there for its paragraphs
 }
 
