@@ -279,7 +279,9 @@ func TestProfile(t *testing.T) {
 	}
 	before, after := pairOfKernels(t, "amd64")
 	p, code := vmRun(t, "", "--before", before, "--after", after, "--profile", "--folded", "stacks", "--json", "eagain")
-	var found []compare.Comparison
+	var found []struct {
+		Profiles []compare.Profile `json:"profiles"`
+	}
 	if err := json.Unmarshal(p.stdout.Bytes(), &found); code != 0 || err != nil || len(found) != 1 || len(found[0].Profiles) != 2 {
 		t.Fatalf("exit %d, %v: %s%s", code, err, &p.stdout, &p.stderr)
 	}
