@@ -27,13 +27,14 @@ type (
 // The error numbers that others tell apart; ENOTSUPP is the kernel's own, which no header for
 // programs has (include/linux/errno.h).
 const (
-	EAGAIN    = unix.EAGAIN
-	EINTR     = unix.EINTR
-	ETIMEDOUT = unix.ETIMEDOUT
-	EACCES    = unix.EACCES
-	EFAULT    = unix.EFAULT
-	E2BIG     = unix.E2BIG
-	ENOTSUPP  = Errno(524)
+	EAGAIN     = unix.EAGAIN
+	ECONNRESET = unix.ECONNRESET // the other side of a socket is gone
+	EINTR      = unix.EINTR
+	ETIMEDOUT  = unix.ETIMEDOUT
+	EACCES     = unix.EACCES
+	EFAULT     = unix.EFAULT
+	E2BIG      = unix.E2BIG
+	ENOTSUPP   = Errno(524)
 )
 
 // ErrInvalid is EINVAL, ErrBusy EBUSY.
@@ -331,4 +332,14 @@ func EndingSignals() (list []os.Signal) {
 		}
 	}
 	return list
+}
+
+// SocketPair returns two sockets that are connected with each other (socketpair(2)), of which neither
+// is inherited unless it is passed on. Any thread.
+func SocketPair() (a, b *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, os.NewSyscallError("socketpair", err)
+	}
+	return os.NewFile(uintptr(fds[0]), "socket"), os.NewFile(uintptr(fds[1]), "socket"), nil
 }

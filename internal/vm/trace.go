@@ -11,9 +11,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
+	"aossim/internal/linux"
 	"aossim/internal/profile"
 )
 
@@ -50,10 +50,13 @@ func newTracer(cmd *exec.Cmd, dir, arch string) (*tracer, error) {
 	t := &tracer{log: filepath.Join(dir, "trace"), ended: make(chan error, 1), traces: Traces{Code: profile.NewCode(arch)}}
 	var err error
 	pass := func(id string) net.Conn {
-		ours, theirs, e := socketPair()
+		a, theirs, e := linux.SocketPair()
 		if err = errors.Join(err, e); e != nil {
 			return nil
 		}
+		defer a.Close() // the connection has one of its own
+		ours, e := net.FileConn(a)
+		err = errors.Join(err, e)
 		cmd.ExtraFiles = append(cmd.ExtraFiles, theirs)
 		cmd.Args = append(cmd.Args, "-chardev", fmt.Sprintf("socket,id=%s,fd=%d", id, 2+len(cmd.ExtraFiles)))
 		return ours
@@ -66,17 +69,6 @@ func newTracer(cmd *exec.Cmd, dir, arch string) (*tracer, error) {
 	}
 	t.replies = json.NewDecoder(t.monitor)
 	return t, nil
-}
-
-func socketPair() (ours net.Conn, theirs *os.File, err error) {
-	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, nil, os.NewSyscallError("socketpair", err)
-	}
-	f := os.NewFile(uintptr(fds[0]), "QEMU")
-	defer f.Close()
-	ours, err = net.FileConn(f)
-	return ours, os.NewFile(uintptr(fds[1]), "QEMU"), err
 }
 
 // close ends it, and what it waits for.
@@ -104,7 +96,7 @@ func (t *tracer) serve() error {
 		var ask profile.Ask
 		err := asks.Decode(&ask)
 		switch {
-		case errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed), errors.Is(err, syscall.ECONNRESET):
+		case errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed), errors.Is(err, linux.ECONNRESET):
 			return nil // QEMU is gone, or is to go
 		case err != nil:
 			return fmt.Errorf("what the guest asks for: %w", err)
