@@ -133,6 +133,11 @@ func TestQEMUDies(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Process.Kill()
+	defer func() {
+		if t.Failed() {
+			t.Logf("%s", &p.stderr)
+		}
+	}()
 	pid := 0
 	await(t, "QEMU", 5*time.Second, func() bool {
 		data, err := os.ReadFile(pidfile)

@@ -69,9 +69,12 @@ func Start(name, argument string, kind Kind, threads int, body any, files ...*os
 		"GODEBUG="+strings.TrimPrefix(os.Getenv("GODEBUG")+",asyncpreemptoff=1", ","))
 	linux.TieToParent(p.cmd, kind.death())
 	p.cmd.Stderr, p.cmd.ExtraFiles, p.cmd.WaitDelay = &p.stderr, files, time.Second
-	if p.in, err = p.cmd.StdinPipe(); err != nil {
+	in, theirs, err := linux.SocketPair()
+	if err != nil {
 		return nil, err
 	}
+	defer theirs.Close()
+	p.in, p.cmd.Stdin = in, theirs
 	out, err := p.cmd.StdoutPipe()
 	if err != nil {
 		return nil, err
@@ -81,6 +84,7 @@ func Start(name, argument string, kind Kind, threads int, body any, files ...*os
 		start = func() error { return linux.StartAlike(p.cmd) }
 	}
 	if err := start(); err != nil {
+		in.Close()
 		return nil, fmt.Errorf("%s: starting its process: %w", name, err)
 	}
 	go p.listen(out)

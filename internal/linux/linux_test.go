@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"runtime"
 	"slices"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"aossim/internal/linux"
 	"aossim/internal/linux/linuxtest"
@@ -253,5 +256,52 @@ func TestStartAlike(t *testing.T) {
 	}
 	if err := linux.StartAlike(exec.Command("/no/such/program")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestSocket: a write to one whose other side is gone is an error, and no signal; closing ends a Read.
+func TestSocket(t *testing.T) {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, unix.SIGPIPE) // as the program does
+	defer signal.Stop(signals)
+	ours, theirs, err := linux.SocketPair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := ours.Write([]byte("ask")); n != 3 || err != nil {
+		t.Fatal(n, err)
+	}
+	got := make([]byte, 8)
+	if n, err := theirs.Read(got); string(got[:n]) != "ask" || err != nil {
+		t.Errorf("%q, %v", got[:n], err)
+	}
+	ended := make(chan error, 1)
+	go func() { _, err := ours.Read(got); ended <- err }()
+	time.Sleep(10 * time.Millisecond)
+	if err := ours.Close(); err != nil {
+		t.Error(err)
+	}
+	select {
+	case err := <-ended:
+		if err == nil {
+			t.Error("a closed socket was read")
+		}
+	case <-time.After(5 * time.Second):
+		t.Fatal("a Read outlives its socket")
+	}
+	theirs.Close()
+	ours, theirs, err = linux.SocketPair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ours.Close()
+	theirs.Close()
+	if _, err := ours.Write([]byte("x")); !errors.Is(err, unix.EPIPE) {
+		t.Errorf("got %v", err)
+	}
+	select {
+	case s := <-signals:
+		t.Errorf("it raised %v", s)
+	case <-time.After(50 * time.Millisecond):
 	}
 }

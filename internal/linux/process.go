@@ -333,13 +333,3 @@ func EndingSignals() (list []os.Signal) {
 	}
 	return list
 }
-
-// SocketPair returns two sockets that are connected with each other (socketpair(2)), of which neither
-// is inherited unless it is passed on. Any thread.
-func SocketPair() (a, b *os.File, err error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, nil, os.NewSyscallError("socketpair", err)
-	}
-	return os.NewFile(uintptr(fds[0]), "socket"), os.NewFile(uintptr(fds[1]), "socket"), nil
-}

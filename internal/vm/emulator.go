@@ -107,7 +107,17 @@ func (e *emulator) try(ctx context.Context, o Options) error {
 	defer cancel()
 	args, _ := e.arguments(o, o.CPUs)
 	cmd := exec.CommandContext(ctx, e.path, append(args, "-nodefaults", "-nographic", "-S", "-monitor", "stdio")...)
-	cmd.Stdin = strings.NewReader("quit\n")
+	// In a pipe beforehand: a write to who has ended would raise SIGPIPE.
+	quit, say, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer quit.Close()
+	_, err = say.WriteString("quit\n")
+	if err := errors.Join(err, say.Close()); err != nil {
+		return err
+	}
+	cmd.Stdin = quit
 	cmd.WaitDelay = time.Second
 	out, err := cmd.CombinedOutput()
 	if err != nil {

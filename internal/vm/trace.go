@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -33,7 +32,7 @@ type Traces struct {
 // tracer has QEMU log what the guest executes, one instruction after the other, when the guest
 // says that a round begins.
 type tracer struct {
-	guest, monitor net.Conn
+	guest, monitor *linux.Socket
 	replies        *json.Decoder // of monitor
 	log            string        // QEMU's
 	read           int64         // of it
@@ -49,14 +48,11 @@ const mostLog = 256 << 20
 func newTracer(cmd *exec.Cmd, dir, arch string) (*tracer, error) {
 	t := &tracer{log: filepath.Join(dir, "trace"), ended: make(chan error, 1), traces: Traces{Code: profile.NewCode(arch)}}
 	var err error
-	pass := func(id string) net.Conn {
-		a, theirs, e := linux.SocketPair()
+	pass := func(id string) *linux.Socket {
+		ours, theirs, e := linux.SocketPair()
 		if err = errors.Join(err, e); e != nil {
 			return nil
 		}
-		defer a.Close() // the connection has one of its own
-		ours, e := net.FileConn(a)
-		err = errors.Join(err, e)
 		cmd.ExtraFiles = append(cmd.ExtraFiles, theirs)
 		cmd.Args = append(cmd.Args, "-chardev", fmt.Sprintf("socket,id=%s,fd=%d", id, 2+len(cmd.ExtraFiles)))
 		return ours
@@ -73,7 +69,7 @@ func newTracer(cmd *exec.Cmd, dir, arch string) (*tracer, error) {
 
 // close ends it, and what it waits for.
 func (t *tracer) close() {
-	for _, c := range []net.Conn{t.guest, t.monitor} {
+	for _, c := range []*linux.Socket{t.guest, t.monitor} {
 		if c != nil {
 			c.Close()
 		}
@@ -96,7 +92,7 @@ func (t *tracer) serve() error {
 		var ask profile.Ask
 		err := asks.Decode(&ask)
 		switch {
-		case errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed), errors.Is(err, linux.ECONNRESET):
+		case errors.Is(err, io.EOF), errors.Is(err, os.ErrClosed), errors.Is(err, linux.ECONNRESET):
 			return nil // QEMU is gone, or is to go
 		case err != nil:
 			return fmt.Errorf("what the guest asks for: %w", err)
