@@ -15,30 +15,46 @@ import (
 // lineSize keeps words a cache line apart, in bytes.
 const lineSize = 64
 
+// virtualSets is how many sets of words a cycle's requests have in virtual time, in turn. Which words share
+// a bucket hangs on where the kernel put the process's mm, by chance other in two boots: their mean is less so.
+const virtualSets = 16
+
 // rings are workloads of requests on one ring, the same ones each cycle.
 type rings struct {
 	*scenarios.Point
 	mem      []byte
 	words    []*atomic.Uint32
 	ring     *uring.Ring
-	requests []uring.SQE // of a cycle; their ids are their places
+	sets     [][]uring.SQE // the requests of a cycle, on words of each set's own; their ids are their places
 	completions
 	cycles int
 	ops    int64 // a round
 	wait   uint32
-	fails  bool         // all its waits fail
-	more   func() error // releases what else the workload has; it may be nil
+	fails  bool           // all its waits fail
+	more   []func() error // release what else the workload has
 }
 
-// newRings makes the ring and so many words, a cache line apart.
-func newRings(m place, words int) (w *rings, err error) {
-	w = &rings{Point: m.Point}
-	if w.mem, err = m.mapWords(lineSize * words); err != nil {
+// newRings makes the ring and the requests of a cycle: fill adds them, for so many words, a cache line apart.
+// A round is so many cycles, each of so many operations.
+func newRings(m place, cycles, ops, words int, fill func(w *rings, words []*atomic.Uint32) error) (w *rings, err error) {
+	sets := 1
+	if m.virtual {
+		sets = virtualSets
+	}
+	w = &rings{Point: m.Point, cycles: cycles, ops: int64(cycles) * int64(ops)}
+	if w.mem, err = m.mapWords(lineSize * words * sets); err != nil {
 		return nil, err
 	}
-	for i := range words {
+	for i := range words * sets {
 		w.words = append(w.words, linux.Uint32At(w.mem, lineSize*i))
 	}
+	for set := range sets {
+		w.sets, w.want = append(w.sets, nil), nil // each set's requests complete as the others'
+		if err := fill(w, w.words[set*words:][:words]); err != nil {
+			return nil, err
+		}
+	}
+	w.seen, w.wait = make([]uint32, len(w.want)), uint32(len(w.want))
 	var flags uring.SetupFlags
 	for _, name := range m.RingFlags {
 		flag, ok := uring.ParseSetupFlag(name)
@@ -51,17 +67,11 @@ func newRings(m place, words int) (w *rings, err error) {
 	return w, err
 }
 
-// add adds a request to the cycle, and what it completes with.
+// add adds a request to the set, and what it completes with.
 func (w *rings) add(e uring.SQE, want int32) {
-	e.UserData = uint64(len(w.requests))
-	w.requests, w.want = append(w.requests, e), append(w.want, want)
-}
-
-// done says how many cycles a round has, and how many operations each.
-func (w *rings) done(cycles, ops int) *rings {
-	w.cycles, w.ops = cycles, int64(cycles)*int64(ops)
-	w.seen, w.wait = make([]uint32, len(w.requests)), uint32(len(w.requests))
-	return w
+	set := &w.sets[len(w.sets)-1]
+	e.UserData = uint64(len(*set))
+	*set, w.want = append(*set, e), append(w.want, want)
 }
 
 func (w *rings) arms() (on, fail bool)       { return true, w.fails }
@@ -72,8 +82,11 @@ func (w *rings) round(p problems, calls int) (measured, error) {
 	cycles := atMost(w.cycles, calls)
 	ops := w.ops / int64(w.cycles) * int64(cycles)
 	start := linux.Now()
-	for range cycles {
-		w.ring.PushAll(w.requests)
+	for set := 0; cycles > 0; cycles-- {
+		w.ring.PushAll(w.sets[set])
+		if set++; set == len(w.sets) {
+			set = 0
+		}
 		if err := w.take(p); err != nil {
 			return measured{}, err
 		}
@@ -172,8 +185,8 @@ func (w *completions) lost(overflow uint32, p problems) {
 
 func (w *rings) release() error {
 	_, _, err := w.ring.Close()
-	if w.more != nil {
-		err = errors.Join(err, w.more())
+	for _, release := range w.more {
+		err = errors.Join(err, release())
 	}
 	return errors.Join(err, linux.Unmap(w.mem))
 }

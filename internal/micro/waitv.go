@@ -1,7 +1,7 @@
 package micro
 
 import (
-	"errors"
+	"sync/atomic"
 
 	"aossim/internal/linux"
 	"aossim/internal/uring"
@@ -9,32 +9,23 @@ import (
 
 func init() {
 	workloads["waitv"] = func(m place) (workload, error) {
-		w, err := newRings(m, m.Vectors*m.Width)
-		if err != nil {
-			return nil, err
-		}
-		word := uring.WordFlags(scope(m.Point))
-		var vectors []*uring.Vector
-		w.more = func() (err error) {
-			for _, v := range vectors {
-				err = errors.Join(err, v.Close())
+		return newRings(m, m.Cycles, m.Vectors, m.Vectors*m.Width, func(w *rings, words []*atomic.Uint32) error {
+			word := uring.WordFlags(scope(m.Point))
+			for v := range m.Vectors {
+				vector, err := uring.NewVector(m.Width)
+				if err != nil {
+					return err
+				}
+				w.more = append(w.more, vector.Close)
+				for i := range m.Width {
+					vector.Set(i, linux.WordAddress(words[v*m.Width+i]), 0, word)
+				}
+				w.add(uring.FutexWaitv(vector.Addr(), m.Width, 0), int32(m.Element))
 			}
-			return err
-		}
-		for v := range m.Vectors {
-			vector, err := uring.NewVector(m.Width)
-			if err != nil {
-				return nil, err
+			for v := range m.Vectors {
+				w.add(uring.FutexWake(linux.WordAddress(words[v*m.Width+m.Element]), 1, word, 0), 1)
 			}
-			vectors = append(vectors, vector)
-			for i := range m.Width {
-				vector.Set(i, linux.WordAddress(w.words[v*m.Width+i]), 0, word)
-			}
-			w.add(uring.FutexWaitv(vector.Addr(), m.Width, 0), int32(m.Element))
-		}
-		for v := range m.Vectors {
-			w.add(uring.FutexWake(linux.WordAddress(w.words[v*m.Width+m.Element]), 1, word, 0), 1)
-		}
-		return w.done(m.Cycles, m.Vectors), nil
+			return nil
+		})
 	}
 }
