@@ -22,10 +22,10 @@ const virtualSets = 16
 // rings are workloads of requests on one ring, the same ones each cycle.
 type rings struct {
 	*scenarios.Point
-	mem      []byte
-	words    []*atomic.Uint32
-	ring     *uring.Ring
-	sets     [][]uring.SQE // the requests of a cycle, on words of each set's own; their ids are their places
+	mem   []byte
+	words []*atomic.Uint32
+	ring  *uring.Ring
+	sets  [][]uring.SQE // the requests of a cycle, on words of each set's own; their ids are their places
 	completions
 	cycles int
 	ops    int64 // a round
