@@ -35,7 +35,7 @@ type vmCommand struct {
 	Repeat    int            `default:"1" help:"Times that the order is gone through."`
 	Bisect    bool           `help:"Exit as git bisect run wants: 0 good, 1 bad, 125 for a kernel without an image, that does not boot or of which nothing can be said; 129 where the bisection should stop."`
 	Check     bool           `help:"Run aossim check in the guest."`
-	Jobs      int            `placeholder:"N" help:"Boots at once; unless given, one for each two CPUs where instructions are counted, else one."`
+	Jobs      int            `placeholder:"N" help:"Boots at once; unless given, one for each CPU where instructions are counted, else one."`
 	CPUs      int            `name:"cpus" default:"2" help:"CPUs of the guest. Where instructions are counted, points of one thread have one."`
 	Memory    string         `default:"1G" help:"Memory of the guest."`
 	Cmdline   string         `help:"Added to the guest kernel's command line."`
@@ -459,7 +459,7 @@ func (c *vmCommand) boots(ctx context.Context, env *environment, m *vm.Machine) 
 	plan := c.plan(m)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	jobs := cmp.Or(c.Jobs, max(1, runtime.NumCPU()/2))
+	jobs := cmp.Or(c.Jobs, runtime.NumCPU())
 	if c.Jobs == 0 && slices.ContainsFunc(plan, func(b boot) bool { return !m.Virtual(b.kernel) }) {
 		jobs = 1 // boots at once disturb each other's times
 	}
