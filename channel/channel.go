@@ -418,34 +418,37 @@ func (p *Publisher) Prefetch() {
 
 // Incoming is where a Reader puts a message; one can serve many readers.
 type Incoming struct {
-	sum   uint32
-	size  int      // words of the message: its stamps and its payload
-	words []uint64 // as they were copied
+	size  int    // words of the message: its stamps and its payload
+	lines []line // as they were copied: the message with its header
 }
+
+// line is a line of words, which are loaded one by one and atomically where they are shared.
+type line [lineSize / 8]uint64
 
 // NewIncoming returns room for a message of any of the channels.
 func NewIncoming(channels ...*Channel) *Incoming {
 	size := 0
 	for _, ch := range channels {
-		size = max(size, stampSize/8+ch.payloadWords())
+		size = max(size, ch.messageSize()/lineSize)
 	}
-	return &Incoming{words: make([]uint64, size)}
+	return &Incoming{lines: make([]line, size)}
 }
 
 // Message is what came with the message besides its payload.
 func (m *Incoming) Message() Message {
-	return Message{Published: int64(m.words[0]), Scheduled: int64(m.words[1]), Sequence: m.words[2]}
+	w := m.lines[0][wordsFixed:]
+	return Message{Published: int64(w[0]), Scheduled: int64(w[1]), Sequence: w[2]}
 }
 
 // Payload is the payload of the message, up to the next one that is put here.
 func (m *Incoming) Payload(ch *Channel) []byte {
-	return asBytes(m.words)[stampSize : stampSize+ch.MaxSize]
+	return asBytes(m.lines)[headerSize+stampSize:][:ch.MaxSize]
 }
 
 // Whole says whether the message's checksum is right, which no fault of a publisher may
 // change. Read does not look, so that who handles a message can do it when there is time.
 func (m *Incoming) Whole() bool {
-	return crc32.Checksum(asBytes(m.words[:m.size]), castagnoli) == m.sum
+	return crc32.Checksum(asBytes(m.lines)[headerSize:][:8*m.size], castagnoli) == uint32(m.lines[0][1])
 }
 
 // Reader reads a channel's messages in order. It belongs to one thread. It holds
@@ -455,21 +458,21 @@ type Reader struct {
 	stepper
 	word     *atomic.Uint32
 	slots    []atomic.Uint64
-	messages []atomic.Uint64
+	messages []line
 	wrap     uint32
 	next     uint32
-	stride   uint32 // words from a message to the next
-	words    uint32 // of a message
-	after    uint32 // first word after the message that was read last
+	lines    uint32 // of a message
+	after    uint32 // first line after the message that was read last
+	size     int    // words of a message's stamps and payload
 }
 
 // Reader returns a reader of the messages published from now on.
 func (ch *Channel) Reader() Reader {
-	stride := ch.messageSize() / 8
+	words := ch.messageSize() / 8 * (ch.QueueSize + ch.Publishers)
 	return Reader{
 		word: ch.word, slots: ch.slots, wrap: ch.Wrap(), next: nextOf(ch.word.Load()),
-		messages: linux.Uint64sAt(ch.mem, ch.messagesOffset(), stride*(ch.QueueSize+ch.Publishers)),
-		stride:   uint32(stride), words: uint32(wordsFixed + stampSize/8 + ch.payloadWords()),
+		messages: asLines(linux.Uint64sAt(ch.mem, ch.messagesOffset(), words)),
+		lines:    uint32(ch.messageSize() / lineSize), size: stampSize/8 + ch.payloadWords(),
 	}
 }
 
@@ -494,14 +497,13 @@ func (r *Reader) advance(n uint32) {
 	}
 }
 
-// expected returns the words of the message that the next slot is likely to name: a single
+// expected is the first line of the message that the next slot is likely to name: a single
 // publisher goes round all messages in the order in which they lie, and several nearly do.
-func (r *Reader) expected() []atomic.Uint64 {
-	first := r.after
-	if int(first) == len(r.messages) {
-		first = 0
+func (r *Reader) expected() uint32 {
+	if int(r.after) == len(r.messages) {
+		return 0
 	}
-	return r.messages[first : first+r.words]
+	return r.after
 }
 
 // Prefetch begins to bring the next message into the cache, while the caller does something
@@ -509,9 +511,9 @@ func (r *Reader) expected() []atomic.Uint64 {
 // would be to wait for one miss after the other. What it reads is not used: it is no step.
 func (r *Reader) Prefetch() {
 	r.slots[r.next&uint32(len(r.slots)-1)].Load()
-	msg := r.expected()
-	msg[0].Load()
-	msg[len(msg)-1].Load()
+	first := r.expected()
+	atomic.LoadUint64(&r.messages[first][0])
+	atomic.LoadUint64(&r.messages[first+r.lines-1][0])
 }
 
 // Outcome is what Read found.
@@ -523,12 +525,14 @@ const (
 	Overrun
 )
 
-// Read takes the next message, given a value of the channel's word that the
-// reader is behind, and puts it into m. It returns how many messages it moved on by:
+// Read takes the next message and puts it into m, given how many messages the reader is behind a
+// value of the channel's word (Pending), at least 1. It returns how many messages it moved on by:
 // 1, or more where that many were overrun. It does not allocate.
-func (r *Reader) Read(word uint32, m *Incoming) (Outcome, uint32) {
+//
+//go:nosplit
+func (r *Reader) Read(behind uint32, m *Incoming) (Outcome, uint32) {
 	size := uint32(len(r.slots))
-	if behind := r.Pending(word); behind > size {
+	if behind > size {
 		r.advance(behind - size)
 		return Overrun, behind - size
 	}
@@ -538,21 +542,15 @@ func (r *Reader) Read(word uint32, m *Incoming) (Outcome, uint32) {
 	if indexOf(slot) != index {
 		return Overrun, 1
 	}
-	first := messageOf(slot) * r.stride
-	msg := r.messages[first : first+r.words]
-	r.after = first + r.stride
-	if uint32(r.load(StepReadIndex, &msg[0])) != index { // invariant 5
+	first := messageOf(slot) * r.lines
+	r.after = first + r.lines
+	for i := range r.lines {
+		r.copyLine(&m.lines[i], &r.messages[first+i])
+	}
+	// Invariant 5: the queue index was copied first, and is looked at again last.
+	if uint32(m.lines[0][0]) != index || uint32(r.loadFirst(StepReadAgain, &r.messages[first])) != index {
 		return Overrun, 1
 	}
-	m.sum = uint32(r.load(StepReadSum, &msg[1]))
-	body := msg[wordsFixed:]
-	words := m.words[:len(body)]
-	for i := range body {
-		words[i] = r.load(StepReadBody, &body[i])
-	}
-	if uint32(r.load(StepReadAgain, &msg[0])) != index {
-		return Overrun, 1
-	}
-	m.size = len(words)
+	m.size = r.size
 	return Read, 1
 }

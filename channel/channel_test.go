@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"aossim/internal/linux"
@@ -114,7 +115,7 @@ func TestInOrder(t *testing.T) {
 			if d := ch.Distance(before, word); d != 1 {
 				t.Fatalf("the word moved by %d", d)
 			}
-			if outcome, n := r.Read(word, m); outcome != Read || n != 1 || !m.Whole() {
+			if outcome, n := r.Read(r.Pending(word), m); outcome != Read || n != 1 || !m.Whole() {
 				t.Fatalf("message %d: outcome %d, %d, whole %t", i, outcome, n, m.Whole())
 			}
 			if want := (Message{int64(i), -int64(i), i}); m.Message() != want || binary.NativeEndian.Uint64(m.Payload(ch)) != i^0xff || len(m.Payload(ch)) != 20 {
@@ -133,13 +134,13 @@ func TestExpected(t *testing.T) {
 	p, r, m := claim(t, ch, 0), ch.Reader(), NewIncoming(ch)
 	for i := range uint64(3 * 9) {
 		p.Publish(Message{Sequence: i})
-		was := r.expected()
+		was := &r.messages[r.expected()][0]
 		r.Prefetch()
-		if outcome, _ := r.Read(ch.Word().Load(), m); outcome != Read || m.Message().Sequence != i {
+		if outcome, _ := r.Read(r.Pending(ch.Word().Load()), m); outcome != Read || m.Message().Sequence != i {
 			t.Fatalf("message %d: outcome %d, %+v", i, outcome, m.Message())
 		}
-		if i > 0 && uint32(was[0].Load()) != uint32(i) {
-			t.Errorf("message %d was expected where %d is", i, uint32(was[0].Load()))
+		if i > 0 && uint32(atomic.LoadUint64(was)) != uint32(i) {
+			t.Errorf("message %d was expected where %d is", i, uint32(atomic.LoadUint64(was)))
 		}
 	}
 }
@@ -154,12 +155,12 @@ func TestOverrun(t *testing.T) {
 			p.Publish(Message{Sequence: i})
 		}
 		word := ch.Word().Load()
-		outcome, n := r.Read(word, m)
+		outcome, n := r.Read(r.Pending(word), m)
 		if outcome != Overrun || n != 13 {
 			t.Fatalf("outcome %d, %d lost; 13 of 21 do not fit into 8", outcome, n)
 		}
 		for i := uint64(13); i < 21; i++ {
-			if outcome, _ := r.Read(word, m); outcome != Read || m.Message().Sequence != i {
+			if outcome, _ := r.Read(r.Pending(word), m); outcome != Read || m.Message().Sequence != i {
 				t.Fatalf("outcome %d, message %d, want %d", outcome, m.Message().Sequence, i)
 			}
 		}
@@ -177,10 +178,10 @@ func TestOverwritten(t *testing.T) {
 	for i := range uint64(2) {
 		p.Publish(Message{Sequence: 3 + i})
 	}
-	if outcome, n := r.Read(old, m); outcome != Overrun || n != 1 {
+	if outcome, n := r.Read(r.Pending(old), m); outcome != Overrun || n != 1 {
 		t.Errorf("outcome %d, %d: message 0 was overwritten by message 4", outcome, n)
 	}
-	if outcome, _ := r.Read(old, m); outcome != Read || m.Message().Sequence != 1 {
+	if outcome, _ := r.Read(r.Pending(old), m); outcome != Read || m.Message().Sequence != 1 {
 		t.Errorf("outcome %d, message %d, want 1", outcome, m.Message().Sequence)
 	}
 }
@@ -193,7 +194,7 @@ func TestCorrupt(t *testing.T) {
 	p.Publish(Message{})
 	word := &ch.message(scratch)[len(ch.message(scratch))-1]
 	word.Store(word.Load() ^ 1)
-	if outcome, n := r.Read(ch.Word().Load(), m); outcome != Read || n != 1 || m.Whole() {
+	if outcome, n := r.Read(r.Pending(ch.Word().Load()), m); outcome != Read || n != 1 || m.Whole() {
 		t.Errorf("outcome %d, %d, whole %t", outcome, n, m.Whole())
 	}
 }
@@ -220,7 +221,7 @@ func TestHelp(t *testing.T) {
 		t.Errorf("the word moved by %d, want 2: the other's message and its own", d)
 	}
 	for _, want := range []uint64{7, 7, 8} {
-		if outcome, _ := r.Read(ch.Word().Load(), m); outcome != Read || m.Message().Sequence != want {
+		if outcome, _ := r.Read(r.Pending(ch.Word().Load()), m); outcome != Read || m.Message().Sequence != want {
 			t.Errorf("outcome %d, message %d, want %d", outcome, m.Message().Sequence, want)
 		}
 	}
@@ -260,7 +261,7 @@ func TestConcurrent(t *testing.T) {
 						continue
 					}
 					r.Prefetch()
-					switch outcome, n := r.Read(word, m); {
+					switch outcome, n := r.Read(r.Pending(word), m); {
 					case outcome == Overrun:
 						lost += n
 					case !m.Whole():
@@ -291,7 +292,7 @@ func TestAllocations(t *testing.T) {
 	p, r, m := claim(t, ch, 0), ch.Reader(), NewIncoming(ch)
 	if n := testing.AllocsPerRun(1000, func() {
 		p.Publish(Message{Published: linux.Now()})
-		r.Read(ch.Word().Load(), m)
+		r.Read(r.Pending(ch.Word().Load()), m)
 	}); n != 0 {
 		t.Errorf("publish and read allocate %g times", n)
 	}
@@ -312,7 +313,7 @@ func BenchmarkRead(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		r.next = 0
-		if outcome, _ := r.Read(1, m); outcome != Read || !m.Whole() {
+		if outcome, _ := r.Read(r.Pending(1), m); outcome != Read || !m.Whole() {
 			b.Fatal(outcome)
 		}
 	}
@@ -349,7 +350,7 @@ func FuzzModel(f *testing.F) {
 				if position[i] == len(model) {
 					continue
 				}
-				outcome, by := readers[i].Read(word, m)
+				outcome, by := readers[i].Read(readers[i].Pending(word), m)
 				lost := max(0, len(model)-position[i]-config.QueueSize)
 				switch {
 				case lost > 0 && (outcome != Overrun || int(by) != lost):

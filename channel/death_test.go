@@ -82,7 +82,7 @@ func child(role string) {
 		r.stepper.hook = hook
 		r.next = 0
 		for word := ch.word.Load(); r.Pending(word) > 0; {
-			r.Read(word, m)
+			r.Read(r.Pending(word), m)
 		}
 	case "arm":
 		step()
@@ -251,7 +251,7 @@ func killAt(t *testing.T, role string, n int) bool {
 	}
 	var handled, overrun uint32
 	for word := ch.word.Load(); r.Pending(word) > 0; {
-		switch outcome, by := r.Read(word, m); {
+		switch outcome, by := r.Read(r.Pending(word), m); {
 		case outcome == Overrun:
 			overrun += by
 		case !m.Whole():

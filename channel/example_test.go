@@ -31,7 +31,7 @@ func Example() {
 	fmt.Println("the word moved, so its waiters must be woken:", moved)
 
 	for word := ch.Word().Load(); reader.Pending(word) > 0; {
-		if outcome, _ := reader.Read(word, incoming); outcome == channel.Read {
+		if outcome, _ := reader.Read(reader.Pending(word), incoming); outcome == channel.Read {
 			fmt.Println(incoming.Message().Sequence, binary.NativeEndian.Uint64(incoming.Payload(ch)), incoming.Whole())
 		}
 	}

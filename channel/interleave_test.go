@@ -235,7 +235,7 @@ func read(n int) func(*world, *actor) {
 			word := a.steps.load32(StepWord, w.ch.word)
 			for r.Pending(word) > 0 {
 				index := r.next
-				outcome, by := r.Read(word, m)
+				outcome, by := r.Read(r.Pending(word), m)
 				switch got := (tag{uint64(m.Message().Published), m.Message().Sequence}); {
 				case outcome == Read && !m.Whole():
 					w.t.Errorf("a torn message at queue index %d", index)

@@ -23,8 +23,6 @@ const (
 	StepDone                   // nothing is under way any more
 	StepOwner                  // claim: the line has a new owner
 	StepReadSlot               // read: the slot is loaded
-	StepReadIndex              // the message's queue index is loaded
-	StepReadSum                // its checksum is loaded
-	StepReadBody               // a word of it is loaded
+	StepReadBody               // a word of the message is loaded, its queue index first
 	StepReadAgain              // its queue index is loaded again
 )

@@ -58,3 +58,15 @@ func (s stepper) swapped(ok bool) bool {
 	}
 	return ok
 }
+
+func (s stepper) copyLine(to, from *line) {
+	for i := range from {
+		s.at(StepReadBody)
+		to[i] = s.found(atomic.LoadUint64(&from[i]))
+	}
+}
+
+func (s stepper) loadFirst(step Step, of *line) uint64 {
+	s.at(step)
+	return s.found(atomic.LoadUint64(&of[0]))
+}

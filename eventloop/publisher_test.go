@@ -73,7 +73,7 @@ func publishes(t *testing.T, c PublisherConfig, length, delay time.Duration) (*S
 	var found []channel.Message
 	incoming := channel.NewIncoming(ch)
 	for word := ch.Word().Load(); reader.Pending(word) > 0; {
-		if outcome, _ := reader.Read(word, incoming); outcome == channel.Read {
+		if outcome, _ := reader.Read(reader.Pending(word), incoming); outcome == channel.Read {
 			if !incoming.Whole() {
 				t.Error("a message is not whole")
 			}

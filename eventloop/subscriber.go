@@ -48,6 +48,7 @@ type input struct {
 	// entry is the last arm that may be slept on: its number << 32 | its value. The
 	// minder reads it.
 	entry   atomic.Uint64
+	flags   uring.FutexFlags // of the word
 	armed   uint32
 	expects bool // a wake was read: the next message is the one that it is for
 	In
@@ -55,7 +56,7 @@ type input struct {
 
 // unit is what one arm covers: one input, or all of them with a vector.
 type unit struct {
-	inputs []input
+	inputs []*input
 	id     uint64
 	woke   int64 // ns: when the wake's CQE was read that the next arm follows; 0 is none
 	loaded int64 // ns: when the word was loaded for the arm under way
@@ -78,7 +79,7 @@ type Subscriber struct {
 	reaped       int64  // ns: when the last wake was read
 	start        int64  // ns: reaped, if handling begins at once; else 0
 	ring         *uring.Ring
-	ready        []uint64 // ids of units to be handled and armed
+	ready        []*unit // to be handled and armed
 	units        []unit
 	message      *channel.Incoming
 	began        int64 // ns: when the message began to be handled; 0 once it is accounted for
@@ -120,20 +121,21 @@ func NewSubscriber(c SubscriberConfig, ws *Windows, p Progress, stats []*Stats) 
 	s.now, s.sleeps = s.idle, c.Combined && c.Wait.Rearmed || c.Wait.ArmSleeps
 	s.inputs = make([]input, len(c.Ins))
 	var channels []*channel.Channel
+	var inputs []*input
 	for i, in := range c.Ins {
 		to := &s.inputs[i]
-		to.reader, to.word, to.In = in.Channel.Reader(), in.Channel.Word(), in
-		channels = append(channels, in.Channel)
+		to.reader, to.word, to.flags, to.In = in.Channel.Reader(), in.Channel.Word(), uring.WordFlags(in.Scope), in
+		channels, inputs = append(channels, in.Channel), append(inputs, to)
 	}
 	s.message = channel.NewIncoming(channels...)
 	if c.Wait.OneArm {
-		s.units = []unit{{inputs: s.inputs}}
+		s.units = []unit{{inputs: inputs}}
 	} else {
-		for i := range s.inputs {
-			s.units = append(s.units, unit{inputs: s.inputs[i : i+1], id: uint64(i)})
+		for i := range inputs {
+			s.units = append(s.units, unit{inputs: inputs[i : i+1], id: uint64(i)})
 		}
 	}
-	s.ready = make([]uint64, 0, 2*len(s.units)) // armed, and woken again at once
+	s.ready = make([]*unit, 0, 2*len(s.units)) // armed, and woken again at once
 	return s
 }
 
@@ -185,7 +187,7 @@ func (s *Subscriber) loop() (err error) {
 	for i := range s.units {
 		u := &s.units[i]
 		u.woke, u.fired, u.failed = 0, false, false
-		s.ready = append(s.ready, u.id)
+		s.ready = append(s.ready, u)
 	}
 	defer s.leave()
 	open, ok := kinds[s.Wait.Name]
@@ -214,7 +216,7 @@ func (s *Subscriber) passes() error {
 	for s.stays() {
 		if s.sleeps {
 			// The call that arms also waits: what is to be recorded must be so before.
-			s.drainReady()
+			s.loadReady()
 			s.settle(linux.Now())
 		}
 		failed, after, err := s.waits.arm()
@@ -260,34 +262,6 @@ func (s *Subscriber) turns() bool {
 	return stays
 }
 
-// drain handles every message that was published before the word held word, or
-// what it can of them before Stop. start is the time, or 0 for that of the clock: the
-// first message after a wake starts to be handled when the wake was read.
-func (s *Subscriber) drain(in *input, word uint32, start int64) {
-	for ; in.reader.Pending(word) > 0 && s.windows.Current.Load() != Stop; start = 0 {
-		if start == 0 {
-			start = linux.Now()
-		}
-		if s.began != 0 {
-			s.accountMessage()
-		}
-		outcome, n := in.reader.Read(word, s.message)
-		s.consumed += uint64(n)
-		if outcome == channel.Overrun {
-			s.now.Overrun += int64(n)
-			continue
-		}
-		s.now.Handled++
-		s.began = start
-		if in.expects {
-			in.expects, s.announced = false, s.reaped
-		}
-		if s.Work > 0 {
-			s.work(start)
-		}
-	}
-}
-
 // work spins until Work has passed since start.
 func (s *Subscriber) work(start int64) {
 	// A backlog may take long: the controller is to see that it gets shorter.
@@ -296,20 +270,71 @@ func (s *Subscriber) work(start int64) {
 	}
 }
 
-// load handles what is there until the words stand still, and leaves in armed
-// what to arm with. It begins at start, or at 0, now.
+// load accounts for the wake of a unit, if one was read, handles what is there until the words
+// stand still, or until Stop, and leaves in armed what to arm with. The first message starts to be
+// handled at start, or at 0, now. It is the way from a wake to the next arm: what is not handling waits
+// for flush. Functions on it that are nosplit do not look whether the runtime wants the thread, which each
+// 10 ms would cost them a vain way through its scheduler.
+//
+//go:nosplit
 func (s *Subscriber) load(u *unit, start int64) {
-	for still := false; !still; start = 0 {
-		s.drainUnit(u, start)
+	woken := u.fired
+	if woken {
+		u.fired, u.woke = false, s.reaped
+		s.now.Wakes++
+		woken = s.Wait.Rearmed // else the word was never armed
+	}
+	for still := false; !still; {
+		for _, in := range u.inputs {
+			word := in.word.Load()
+			if woken && word != in.armed {
+				in.expects, woken = true, false
+			}
+			in.armed = word
+			for behind := in.reader.Pending(word); behind > 0; start = 0 {
+				if start == 0 {
+					start = linux.Now()
+				}
+				if s.began != 0 {
+					s.accountMessage()
+				}
+				outcome, n := in.reader.Read(behind, s.message)
+				behind -= n
+				s.consumed += uint64(n)
+				if outcome == channel.Overrun {
+					s.now.Overrun += int64(n)
+					continue
+				}
+				s.now.Handled++
+				s.began = start
+				if in.expects {
+					in.expects, s.announced = false, s.reaped
+				}
+				if s.Work > 0 {
+					s.work(start)
+				}
+				if behind > 0 && s.windows.Current.Load() == Stop {
+					break
+				}
+			}
+			start = 0
+		}
+		if woken {
+			s.now.SpuriousWakes++
+			woken = false
+		}
 		u.loaded = linux.Now()
 		still = true
-		for i := range u.inputs {
-			in := &u.inputs[i]
-			in.armed = in.word.Load()
-			still = still && in.reader.Pending(in.armed) == 0
+		for _, in := range u.inputs {
+			if word := in.word.Load(); word != in.armed {
+				in.armed, still = word, s.windows.Current.Load() == Stop
+			}
 		}
-		still = still || s.windows.Current.Load() == Stop
 	}
+}
+
+// arms counts the arm that follows load.
+func (s *Subscriber) arms(u *unit) {
 	if s.sleeps {
 		u.note()
 	}
@@ -319,16 +344,16 @@ func (s *Subscriber) load(u *unit, start int64) {
 
 // note shows the minder what the unit sleeps on, before it can sleep.
 func (u *unit) note() {
-	for i := range u.inputs {
-		in := &u.inputs[i]
+	for _, in := range u.inputs {
 		in.entry.Store((in.entry.Load()>>32+1)<<32 | uint64(in.armed))
 	}
 }
 
-func (s *Subscriber) drainReady() {
+// loadReady handles what there is for every ready unit.
+func (s *Subscriber) loadReady() {
 	start := s.begun()
-	for _, id := range s.ready {
-		s.drainUnit(&s.units[id], start)
+	for _, u := range s.ready {
+		s.load(u, start)
 		start = 0
 	}
 }
@@ -338,27 +363,4 @@ func (s *Subscriber) begun() int64 {
 	start := s.start
 	s.start = 0
 	return start
-}
-
-// drainUnit accounts for the wake of a unit, if one was read, and handles its messages,
-// from start on as drain has it.
-func (s *Subscriber) drainUnit(u *unit, start int64) {
-	woken := u.fired
-	if woken {
-		u.fired, u.woke = false, s.reaped
-		s.now.Wakes++
-		woken = s.Wait.Rearmed // else the word was never armed
-	}
-	for i := range u.inputs {
-		in := &u.inputs[i]
-		word := in.word.Load()
-		if woken && word != in.armed {
-			in.expects, woken = true, false
-		}
-		s.drain(in, word, start)
-		start = 0
-	}
-	if woken {
-		s.now.SpuriousWakes++
-	}
 }

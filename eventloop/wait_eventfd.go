@@ -28,7 +28,7 @@ func (w *eventfdWaits) poll(u *unit) {
 }
 
 func (w *eventfdWaits) arm() (failed bool, after int64, err error) {
-	w.drainReady()
+	w.loadReady()
 	w.ready = w.ready[:0]
 	return false, linux.Now(), w.intact()
 }
@@ -54,7 +54,7 @@ func (w *eventfdWaits) await() error {
 			if !u.fired { // else it was written to twice
 				u.inputs[0].reader.Prefetch()
 				u.fired, s.reaped = true, now
-				s.ready = append(s.ready, u.id)
+				s.ready = append(s.ready, u)
 			}
 		}
 		s.start = s.reaped

@@ -16,8 +16,9 @@ type futexWaits struct{ *Subscriber }
 func (w futexWaits) arm() (failed bool, after int64, err error) {
 	s := w.Subscriber
 	u := &s.units[0]
-	in := &u.inputs[0]
+	in := u.inputs[0]
 	s.load(u, 0)
+	s.arms(u)
 	s.progress.Count.Store(s.consumed) // load may have handled more
 	e := linux.FutexWait(in.word, in.armed, s.Mask, in.Scope)
 	after = linux.Now()

@@ -7,8 +7,8 @@ import (
 	"aossim/internal/uring"
 )
 
-// ringWaits are futex waits on an io_uring, re-armed after each wake. What arms a unit is the
-// kind's own.
+// ringWaits are futex waits on an io_uring, re-armed after each wake: one IORING_OP_FUTEX_WAIT a
+// unit, or what the kind pushes.
 type ringWaits struct {
 	*Subscriber
 	push func(u *unit)
@@ -20,6 +20,7 @@ func (s *Subscriber) openRing() (err error) {
 	return err
 }
 
+//go:nosplit
 func (w *ringWaits) arm() (failed bool, after int64, err error) {
 	s := w.Subscriber
 	count, flags := uint32(0), uring.EnterFlags(0)
@@ -27,38 +28,35 @@ func (w *ringWaits) arm() (failed bool, after int64, err error) {
 		count, flags = 1, uring.GetEvents
 	}
 	start := s.begun()
-	for _, id := range s.ready {
-		u := &s.units[id]
+	for _, u := range s.ready {
 		s.load(u, start)
-		w.push(u)
+		s.arms(u)
+		if w.push != nil {
+			w.push(u)
+		} else {
+			in := u.inputs[0]
+			s.ring.PushFutexWait(linux.WordAddress(in.word), in.armed, s.Mask, in.flags, u.id)
+		}
 		start = 0
 	}
 	if s.Combined {
 		s.progress.Count.Store(s.consumed) // load may have handled more
 	}
-	e := s.ring.Enter(count, flags)
-	after = linux.Now()
-	if e != 0 {
-		if err := s.entered(e); err != nil {
-			return false, after, err
-		}
+	armed := len(s.ready)
+	if after, err = w.enter(count, flags); err != nil {
+		return false, after, err
 	}
 	if s.ring.Queued() != 0 {
 		return false, after, uring.ErrPartial
 	}
-	armed := len(s.ready)
-	if err := w.reap(after); err != nil {
-		return false, after, err
-	}
 	// Those that failed stay ready, and those that were woken already have become it.
 	ready := s.ready[:0]
-	for _, id := range s.ready[:armed] {
-		u := &s.units[id]
+	for _, u := range s.ready[:armed] {
 		switch {
 		case u.failed:
 			u.failed = false
 			s.refused(u, after)
-			ready = append(ready, id)
+			ready = append(ready, u)
 		case s.Combined:
 			s.unobserved(u)
 		default:
@@ -74,17 +72,11 @@ func (w *ringWaits) arm() (failed bool, after int64, err error) {
 	return failures > 0, after, s.intact()
 }
 
+//go:nosplit
 func (w *ringWaits) await() error {
 	s := w.Subscriber
 	for len(s.ready) == 0 {
-		e := s.ring.Enter(1, uring.GetEvents)
-		now := linux.Now()
-		if e != 0 {
-			if err := s.entered(e); err != nil {
-				return err
-			}
-		}
-		if err := w.reap(now); err != nil {
+		if _, err := w.enter(1, uring.GetEvents); err != nil {
 			return err
 		}
 		s.start = s.reaped
@@ -92,29 +84,35 @@ func (w *ringWaits) await() error {
 	return nil
 }
 
-// reap takes the completions, and adds the units of the wakes among them to those
-// that are ready.
-func (w *ringWaits) reap(now int64) error {
+// enter submits what was pushed, waits for count completions, takes those that there are, and adds
+// the units of the wakes among them to those that are ready; after (ns) is when the call returned.
+//
+//go:nosplit
+func (w *ringWaits) enter(count uint32, flags uring.EnterFlags) (after int64, err error) {
 	s := w.Subscriber
-	for {
-		c, ok := s.ring.Next()
-		if !ok {
-			return nil
-		}
-		u := &s.units[c.UserData]
-		switch {
-		case c.Res >= 0:
-			if len(u.inputs) == 1 {
-				u.inputs[0].reader.Prefetch()
-			}
-			u.fired, s.reaped = true, now
-			s.ready = append(s.ready, u.id)
-		case c.Errno() == linux.EAGAIN:
-			u.failed = true
-		default:
-			return os.NewSyscallError("a wait's completion", c.Errno())
+	e := s.ring.Enter(count, flags)
+	after = linux.Now()
+	if e != 0 {
+		if err := s.entered(e); err != nil {
+			return after, err
 		}
 	}
+	for c, ok := s.ring.Next(); ok; c, ok = s.ring.Next() {
+		u := &s.units[c.UserData]
+		if c.Res < 0 {
+			if c.Errno() != linux.EAGAIN {
+				return after, os.NewSyscallError("a wait's completion", c.Errno())
+			}
+			u.failed = true
+			continue
+		}
+		if len(u.inputs) == 1 {
+			u.inputs[0].reader.Prefetch()
+		}
+		u.fired, s.reaped = true, after
+		s.ready = append(s.ready, u)
+	}
+	return after, nil
 }
 
 func (w *ringWaits) end() (cancelled, woken int, err error) { return w.ring.Close() }

@@ -30,8 +30,8 @@ type vectorWaits struct {
 
 func (w *vectorWaits) pushVector(u *unit) {
 	for i := range u.inputs {
-		in := &u.inputs[i]
-		w.vector.Set(i, linux.WordAddress(in.word), in.armed, uring.WordFlags(in.Scope))
+		in := u.inputs[i]
+		w.vector.Set(i, linux.WordAddress(in.word), in.armed, in.flags)
 	}
 	w.ring.Push(uring.FutexWaitv(w.vector.Addr(), len(u.inputs), u.id))
 }
