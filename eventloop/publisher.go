@@ -30,6 +30,27 @@ func Bursts(p *Publisher) float64 {
 	return float64(p.Burst) * p.period
 }
 
+// Trace has the gaps of PublisherConfig.Gaps, the first of them from the start of the window. The last
+// one is followed by none before the end of any window, or by Again and the second one.
+func Trace(p *Publisher) float64 {
+	if p.at == len(p.Gaps) {
+		if p.Again == 0 {
+			return never
+		}
+		p.at = p.second
+		return float64(p.Again)
+	}
+	gap, n := binary.Uvarint(p.Gaps[p.at:])
+	p.at += n
+	if p.second == 0 {
+		p.second = n
+	}
+	return float64(gap)
+}
+
+// never is later than the end of any window (ns), and no overflow when it is added to one.
+const never = float64(1 << 62)
+
 // Out is one channel that a publisher sends on, and who has to be woken.
 type Out struct {
 	Channel   *channel.Publisher
@@ -43,12 +64,15 @@ type Out struct {
 
 // PublisherConfig describes a publisher. Rate is in messages per second over all
 // its Outs, which take turns; Offset (ns) shifts its first deadline; Active says for
-// each window whether it publishes.
+// each window whether it publishes. Gaps (uvarints of encoding/binary) and Again are for
+// Trace, in ns.
 type PublisherConfig struct {
 	Outs    []Out
 	Rate    float64
 	Arrival Arrival
 	Burst   int
+	Gaps    []byte
+	Again   int64
 	Seed    uint64
 	Offset  int64
 	URing   bool // wake by IORING_OP_FUTEX_WAKE instead of futex(2)
@@ -66,6 +90,8 @@ type Publisher struct {
 	period   float64
 	sequence uint64
 	left     int // messages of the burst under way
+	at       int // in Gaps, of the next one
+	second   int // in Gaps, where the second one lies
 }
 
 // NewPublisher makes a publisher for the calling thread; stats has one element for
@@ -122,9 +148,12 @@ func (p *Publisher) Run() error {
 }
 
 func (p *Publisher) window(w uint32, s *Stats) error {
-	p.left = p.Burst
+	p.left, p.at = p.Burst, 0
 	publishing := p.progress.Publishing.Load()
 	due := float64(int64(p.windows.Start.Load()) + p.Offset)
+	if p.Gaps != nil {
+		due += p.Arrival(p)
+	}
 	for p.windows.sleepUntil(int64(due), w, &s.Counts) {
 		out := &p.Outs[p.sequence%uint64(len(p.Outs))]
 		payload := out.Channel.Payload()
@@ -146,8 +175,9 @@ func (p *Publisher) window(w uint32, s *Stats) error {
 		p.sequence++
 		s.Published++
 		p.progress.Count.Store(p.sequence)
-		// A burst's messages are all due at once and none of them is late.
-		if due += p.Arrival(p); p.left == p.Burst && float64(now) >= due {
+		// Messages that are due at once are none of them late.
+		gap := p.Arrival(p)
+		if due += gap; gap > 0 && float64(now) >= due {
 			s.MissedDeadlines++
 		}
 	}

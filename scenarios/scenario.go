@@ -91,11 +91,12 @@ type Member struct {
 // Arrival is how a publisher's scheduled times follow each other.
 type Arrival string
 
-// Equal gaps; exponentially distributed gaps; or Burst messages at once, then a gap.
+// Equal gaps; exponentially distributed gaps; Burst messages at once, then a gap; or the times of a file.
 const (
 	Periodic Arrival = "periodic"
 	Poisson  Arrival = "poisson"
 	Bursts   Arrival = "burst"
+	Traced   Arrival = "trace"
 )
 
 // Wake is how a publisher wakes: by futex(2) or by IORING_OP_FUTEX_WAKE.
@@ -116,14 +117,19 @@ const (
 	Combined Submit = "combined"
 )
 
-// Publisher is a [[publisher]]: Count publishers with Rate messages a second each.
+// Publisher is a [[publisher]]: Count publishers with Rate messages a second each, or each with those
+// of Trace, a file, which Repeat begins anew at its end.
 type Publisher struct {
 	Member
 	Channel string  `toml:"channel"`
 	Rate    Rate    `toml:"rate"`
 	Arrival Arrival `toml:"arrival"`
 	Burst   int     `toml:"burst"`
+	Trace   string  `toml:"trace"`
+	Repeat  bool    `toml:"repeat"`
 	Wake    Wake    `toml:"wake"`
+	// Times are those of Trace, once Scenario.ReadTraces has read it.
+	Times *Trace `toml:"-" json:"-"`
 }
 
 // Subscriber is a [[subscriber]]: Count event loops. Wait is the name of a wait.Kind.

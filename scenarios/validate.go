@@ -34,7 +34,7 @@ const MaxDuration = 1000 * time.Hour
 var (
 	policies  = []string{"fifo", "rr", "deadline", "other", "batch", "idle"}
 	words     = []Words{Shared, PrivateWord}
-	arrivals  = []Arrival{Periodic, Poisson, Bursts}
+	arrivals  = []Arrival{Periodic, Poisson, Bursts, Traced}
 	wakes     = []Wake{WakeFutex, WakeURing}
 	submits   = []Submit{Split, Combined}
 	ringFlags = []string{"single_issuer", "coop_taskrun", "defer_taskrun", "taskrun_flag", "submit_all"}
@@ -304,12 +304,30 @@ func (s *Scenario) missingChannel(p place, key, name string) error {
 	return p.errorf(key, "there is no channel %q; there are %s", name, strings.Join(names, ", "))
 }
 
+// arrival checks what says when to publish: a rate, or a trace.
+func (p place) arrival(pub *Publisher) error {
+	_, rate := p.s.document.find(p.table, p.index, "rate")
+	switch traced := pub.Arrival == Traced; {
+	case traced && pub.Trace == "":
+		return p.errorf("trace", "arrival = \"trace\" needs trace = \"FILE\", which has a time a line")
+	case traced && rate:
+		return p.errorf("rate", "arrival = \"trace\" has the times of its file; leave rate out")
+	case !traced && pub.Trace != "":
+		return p.errorf("trace", "is for arrival = \"trace\"")
+	case !traced && pub.Repeat:
+		return p.errorf("repeat", "is for arrival = \"trace\"")
+	case !traced && !(pub.Rate >= minRate && pub.Rate <= maxRate):
+		return p.errorf("rate", "%g Hz is not within 0.001 Hz and 1 MHz", float64(pub.Rate))
+	}
+	return nil
+}
+
 func (s *Scenario) validatePublisher(p place, pub *Publisher) error {
 	if s.channel(pub.Channel) == nil {
 		return s.missingChannel(p, "channel", pub.Channel)
 	}
-	if !(pub.Rate >= minRate && pub.Rate <= maxRate) {
-		return p.errorf("rate", "%g Hz is not within 0.001 Hz and 1 MHz", float64(pub.Rate))
+	if err := p.arrival(pub); err != nil {
+		return err
 	}
 	if err := firstOf(s.validateMember(p, &pub.Member), oneOf(p, "arrival", pub.Arrival, arrivals), oneOf(p, "wake", pub.Wake, wakes)); err != nil {
 		return err

@@ -63,10 +63,11 @@ type vmCommand struct {
 // task is a scenario, or some points of one: what one command of the guest does.
 type task struct {
 	*scenarios.Scenario
-	path   string           // as it was given
-	points []string         // only these; none are all
-	alone  bool             // one thread does each point
-	had    []*result.Result // results of before that were given
+	path   string            // as it was given
+	points []string          // only these; none are all
+	alone  bool              // one thread does each point
+	had    []*result.Result  // results of before that were given
+	traces map[string][]byte // files that its publishers play, by their names
 }
 
 // boot is one boot of the plan.
@@ -134,7 +135,11 @@ func (c *vmCommand) open() error {
 		if err != nil {
 			return err
 		}
-		c.tasks = append(c.tasks, &task{Scenario: s, path: name})
+		t := &task{Scenario: s, path: name}
+		if err := t.readTraces(); err != nil {
+			return err
+		}
+		c.tasks = append(c.tasks, t)
 	}
 	results := 0
 	for _, path := range c.Before {
@@ -309,6 +314,9 @@ func (c *vmCommand) commands(m *vm.Machine, b boot) (list [][]string, files map[
 		// In a folder of its own, and by its name, which is the scenario's where that has none.
 		file := fmt.Sprintf("%d/%s.toml", i, strings.TrimSuffix(filepath.Base(s.path), ".toml"))
 		files[file] = []byte(s.Text)
+		for name, data := range s.traces {
+			files[fmt.Sprintf("%d/%s", i, name)] = data
+		}
 		args := []string{"run", "-q", "-o", "OUTPUT", "-r", strconv.Itoa(c.Runs)}
 		for _, name := range s.points {
 			args = append(args, "--point="+name)

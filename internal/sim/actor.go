@@ -270,6 +270,9 @@ func (p *Plan) publisherConfig(a *actorPlan, sh shared) (eventloop.PublisherConf
 		Rate: float64(pub.Rate), Arrival: arrivals[pub.Arrival], Burst: pub.Burst,
 		Seed: a.Seed, Offset: a.Offset, URing: pub.Wake == scenarios.WakeURing, Active: a.Active,
 	}
+	if a.Gaps > 0 {
+		c.Gaps, c.Again = sh.mem[a.GapsOffset:a.GapsOffset+a.Gaps], a.Again
+	}
 	self := linux.ProcessIdentity(os.Getpid())
 	for n, ch := range a.Channels {
 		pub, _, err := sh.channels[ch].Claim(a.Slots[n], self, linux.ProcessAlive)

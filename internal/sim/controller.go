@@ -47,7 +47,7 @@ func (p *Plan) Run(ctx context.Context) (*result.Result, error) {
 	defer func() { linux.EndChildren(children, endPatience) }()
 	defer linux.SetProcessAffinity(p.CPUs)
 
-	r := machine.NewResult(p.Scenario, p.Options.list(), p.Options.NoRT)
+	r := machine.NewResult(p.Scenario, p.options(), p.Options.NoRT)
 	r.Observer = p.Observe.Result()
 	if dma, err := linux.HoldDMALatency(); err == nil {
 		defer dma.Close()
@@ -219,6 +219,11 @@ func (c *controller) start(ctx context.Context) error {
 	c.control = newControl(mem)
 	if c.channels, err = p.channels(mem, channel.Create); err != nil {
 		return err
+	}
+	for i := range p.Actors {
+		if a := &p.Actors[i]; a.Gaps > 0 {
+			copy(mem[a.GapsOffset:], p.Scenario.Publishers[a.Entry].Times.Gaps)
+		}
 	}
 	c.words = make([]uint32, len(c.channels))
 	c.moved, c.base = make([]uint64, len(c.channels)), make([]uint64, len(c.channels))

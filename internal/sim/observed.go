@@ -23,7 +23,13 @@ const (
 func (p *Plan) observedPass() *Plan {
 	pass, scenario := *p, *p.Scenario
 	d := time.Duration(scenario.Duration)
-	scenario.Duration = scenarios.Duration(max(d/observe.Share, min(d, observedLeast)))
+	least := observedLeast
+	for i := range scenario.Publishers {
+		if t := scenario.Publishers[i].Times; t != nil {
+			least = max(least, observedLeast+time.Duration(t.First))
+		}
+	}
+	scenario.Duration = scenarios.Duration(max(d/observe.Share, min(d, least)))
 	pass.Scenario = &scenario
 	pass.Options.Warmup = min(pass.Options.Warmup, observedWarmup)
 	return &pass

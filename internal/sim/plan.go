@@ -37,6 +37,7 @@ type Plan struct {
 	Actors    []actorPlan
 	Processes []processPlan
 	Eventfds  int
+	Traces    int           // bytes of the gaps of all traces, behind the channels
 	Lock      bool          // lock memory
 	Break     time.Duration // a latency above which the trace is stopped; 0 for none
 	// CPUs are those that this process may use; Housekeeping those of them for all
@@ -83,6 +84,10 @@ type actorPlan struct {
 	Mask     uint32
 	Offset   int64 // publisher: ns that its first deadline is shifted
 	Seed     uint64
+	// Publisher of a trace: bytes of its gaps, and where they lie in the shared memory; ns from its last
+	// time to the first of its next round, 0 where there is none.
+	Gaps, GapsOffset int
+	Again            int64
 }
 
 type processPlan struct {
@@ -149,8 +154,34 @@ func (p *Plan) size() int {
 	for i := range p.Channels {
 		size += p.Channels[i].Config.Size()
 	}
+	size += p.Traces
 	page := os.Getpagesize()
 	return (size + page - 1) / page * page
+}
+
+// traces returns those of the scenario, each once, in the order in which they lie. Only the
+// controller has them.
+func (p *Plan) traces() (list []*scenarios.Trace) {
+	for i := range p.Scenario.Publishers {
+		if t := p.Scenario.Publishers[i].Times; t != nil && !slices.Contains(list, t) {
+			list = append(list, t)
+		}
+	}
+	return list
+}
+
+// layTraces says where each publisher's trace lies, from an offset of the shared memory on.
+func (p *Plan) layTraces(offset int) {
+	for _, t := range p.traces() {
+		for i := range p.Actors {
+			a := &p.Actors[i]
+			if a.Kind == publisher && p.Scenario.Publishers[a.Entry].Times == t {
+				a.Gaps, a.GapsOffset, a.Again = len(t.Gaps), offset, t.Again
+			}
+		}
+		offset += len(t.Gaps)
+		p.Traces += len(t.Gaps)
+	}
 }
 
 // channels makes or opens the plan's channels in shared memory.
@@ -207,6 +238,7 @@ func newPlan(s *scenarios.Scenario, o Options, cpus []int, usable func(cpu int) 
 		p.Channels[i].Config.Publishers = max(1, p.Channels[i].Config.Publishers)
 		offset += p.Channels[i].Config.Size()
 	}
+	p.layTraces(offset)
 	return p, p.fits(linux.MemoryTotal())
 }
 
@@ -239,7 +271,7 @@ func (p *Plan) fits(total uint64) error {
 				largest = i
 			}
 		}
-		return s.Errorf("channel", largest, "queue_size", "the channels would take %d MiB, more than half of this machine's %d MiB; make queue_size, max_size or count smaller", p.size()>>20, total>>20)
+		return s.Errorf("channel", largest, "queue_size", "the channels and traces would take %d MiB, more than half of this machine's %d MiB; make queue_size, max_size or count smaller, or the traces", p.size()>>20, total>>20)
 	}
 	return nil
 }
@@ -329,7 +361,9 @@ func (l *layout) deal(a *actorPlan, m *scenarios.Member) {
 
 func (l *layout) publisher(a *actorPlan) {
 	pub := &l.Scenario.Publishers[a.Entry]
-	a.Offset = int64(l.random.Float64() * 1e9 / float64(pub.Rate))
+	if offset := l.random.Float64(); pub.Arrival != scenarios.Traced {
+		a.Offset = int64(offset * 1e9 / float64(pub.Rate))
+	}
 	a.Channels = l.byName[pub.Channel]
 	for _, c := range a.Channels {
 		a.Slots = append(a.Slots, l.Channels[c].Config.Publishers)
@@ -447,4 +481,5 @@ func (p *Plan) subscriberConfig(a *actorPlan) (eventloop.SubscriberConfig, error
 
 var arrivals = map[scenarios.Arrival]eventloop.Arrival{
 	scenarios.Periodic: eventloop.Periodic, scenarios.Poisson: eventloop.Poisson, scenarios.Bursts: eventloop.Bursts,
+	scenarios.Traced: eventloop.Trace,
 }

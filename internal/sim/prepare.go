@@ -42,6 +42,17 @@ func (o Options) list() (l []string) {
 	return append(l, o.List()...)
 }
 
+// options are the plan's, and the traces that its publishers play: the scenario has their names only.
+func (p *Plan) options() []string {
+	list := p.Options.list()
+	for i := range p.Scenario.Publishers {
+		if pub := &p.Scenario.Publishers[i]; pub.Times != nil {
+			list = append(list, "trace:"+pub.Trace+":"+pub.Times.SHA256)
+		}
+	}
+	return slices.Compact(list)
+}
+
 // Prepare lays the scenario out on this machine and finds out by doing whether this
 // kernel and this user can run it. Its error is one of the scenario's
 // (*scenarios.Error), or a refusal of package refusal. Nothing has started then.
@@ -52,6 +63,14 @@ func Prepare(s *scenarios.Scenario, o Options) (*Plan, error) {
 	}
 	if o.Duration > 0 {
 		s.Duration = scenarios.Duration(o.Duration)
+	}
+	if err := s.ReadTraces(); err != nil {
+		return nil, err
+	}
+	for i := range s.Publishers {
+		if t := s.Publishers[i].Times; t != nil && t.First >= int64(s.Duration) {
+			return nil, s.Errorf("publisher", i, "trace", "%s begins %s after the start, and a phase lasts %s: nothing would be published; take the first time off all of them", s.TracePath(&s.Publishers[i]), scenarios.Duration(t.First), s.Duration)
+		}
 	}
 	if err := o.CheckCPUs(cpus); err != nil {
 		return nil, err
