@@ -15,14 +15,14 @@ import (
 	"strconv"
 )
 
-// Trace is when a publisher is to publish, read from a file.
+// Trace is when a publisher is to publish, read from a file, as far as it is needed.
 type Trace struct {
 	// Gaps are the ns from one scheduled time to the next, uvarints of encoding/binary; the first one is
 	// from the start of the phase. A time of day takes some 3 bytes so, where the file has 12.
 	Gaps []byte
 	// Again is the ns from the last one to the first of the next round, 0 where there is none.
 	Again  int64
-	Count  int64
+	Count  int64  // of the whole file
 	First  int64  // ns from the start of the phase
 	SHA256 string // of the file, in hexadecimal
 }
@@ -41,9 +41,10 @@ func (s *Scenario) TracePath(p *Publisher) string {
 	return filepath.Join(filepath.Dir(s.File), p.Trace)
 }
 
-// ReadTraces reads the traces of all publishers that have one, into Times. Its error is an *Error
+// ReadTraces reads the traces of all publishers that have one, into Times: all is checked, and what is
+// due before until, from the start of a phase, is kept. Its error is an *Error
 // that names the line of the trace, or the scenario's where the file cannot be read.
-func (s *Scenario) ReadTraces() error {
+func (s *Scenario) ReadTraces(until Duration) error {
 	read := map[string]*Trace{}
 	for i := range s.Publishers {
 		p := &s.Publishers[i]
@@ -57,7 +58,7 @@ func (s *Scenario) ReadTraces() error {
 			if err != nil {
 				return s.Errorf("publisher", i, "trace", "%s: %s", name, err)
 			}
-			read[key], err = readTrace(name, f, p.Repeat)
+			read[key], err = readTrace(name, f, int64(until), p.Repeat)
 			f.Close()
 			if err != nil {
 				return err
@@ -84,8 +85,8 @@ func openTrace(name string) (*os.File, error) {
 	return f, nil
 }
 
-// readTrace reads a trace; name stands for it in errors.
-func readTrace(name string, r io.Reader, repeat bool) (*Trace, error) {
+// readTrace reads a trace; name stands for it in errors. Times from until on are not kept.
+func readTrace(name string, r io.Reader, until int64, repeat bool) (*Trace, error) {
 	sum := sha256.New()
 	lines := bufio.NewScanner(io.TeeReader(r, sum))
 	t := &Trace{}
@@ -124,7 +125,9 @@ func readTrace(name string, r io.Reader, repeat bool) (*Trace, error) {
 		if unit = in; t.Count == 0 {
 			t.First = at
 		}
-		t.Gaps = binary.AppendUvarint(t.Gaps, uint64(at-last))
+		if at < until {
+			t.Gaps = binary.AppendUvarint(t.Gaps, uint64(at-last))
+		}
 		t.Count++
 		last = at
 	}
@@ -144,7 +147,7 @@ func readTrace(name string, r io.Reader, repeat bool) (*Trace, error) {
 		return nil, wrong("repeat: all times are the same, so nothing says when it begins again; leave repeat out, or give it times that differ")
 	case float64(t.Count-1) > float64(length)/1e9*maxRate && (repeat || t.Count > maxQueueSize):
 		return nil, wrong("%d messages within %s are more than 1 MHz", t.Count, Duration(length))
-	case repeat:
+	case repeat && last < until:
 		// As far behind the last one as they are from each other in the mean.
 		t.Again = int64(math.Round(float64(length) / float64(t.Count-1)))
 		t.Again = max(t.Again, 1)

@@ -38,7 +38,7 @@ func TestTrace(t *testing.T) {
 		{"again after the mean gap", "1000\n2000\n5000\n", true, []int64{1000, 2000, 5000}, 2000},
 		{"one message", "7", false, []int64{7}, 0},
 	} {
-		got, err := readTrace(c.name, strings.NewReader(c.text), c.repeat)
+		got, err := readTrace(c.name, strings.NewReader(c.text), maxTraceTime, c.repeat)
 		if err != nil {
 			t.Errorf("%s: %s", c.name, err)
 			continue
@@ -46,6 +46,22 @@ func TestTrace(t *testing.T) {
 		if !slices.Equal(got.times(), c.want) || got.Again != c.again || got.Count != int64(len(c.want)) || got.First != c.want[0] || len(got.SHA256) != 64 {
 			t.Errorf("%s: %v, %+v", c.name, got.times(), got)
 		}
+	}
+}
+
+// TestTraceUntil: what no phase reaches is checked, and not kept; a trace that was cut does not begin anew.
+func TestTraceUntil(t *testing.T) {
+	const text = "0\n5000\n9000\n12000\n"
+	whole, err := readTrace("t", strings.NewReader(text), 20_000, true)
+	if err != nil || whole.Again != 4000 {
+		t.Fatal(whole, err)
+	}
+	cut, err := readTrace("t", strings.NewReader(text), 9000, true)
+	if err != nil || !slices.Equal(cut.times(), []int64{0, 5000}) || cut.Again != 0 || cut.Count != 4 || cut.SHA256 != whole.SHA256 {
+		t.Error(cut, err)
+	}
+	if _, err := readTrace("t", strings.NewReader(text+"x\n"), 9000, true); err == nil {
+		t.Error("what lies behind is not looked at")
 	}
 }
 
@@ -75,7 +91,7 @@ func TestTraceRefused(t *testing.T) {
 		{"repeat without a gap", "5\n5\n5\n", true, 3, "all times are the same"},
 		{"repeat above 1 MHz", "1\n1\n1\n1\n2\n", true, 5, "1 MHz"},
 	} {
-		_, err := readTrace("t.csv", strings.NewReader(c.text), c.repeat)
+		_, err := readTrace("t.csv", strings.NewReader(c.text), maxTraceTime, c.repeat)
 		var e *Error
 		if !errors.As(err, &e) || e.Line != c.line || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") || !errors.Is(err, refusal.ErrUsage) {
 			t.Errorf("%s: %v", c.name, err)
@@ -96,7 +112,7 @@ func TestReadTraces(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = s.ReadTraces()
+		err = s.ReadTraces(s.Duration)
 		switch {
 		case c.want == "" && (err != nil || s.Publishers[0].Times.Count != 2 || s.Publishers[1].Times != nil):
 			t.Errorf("%s: %v", c.trace, err)
@@ -123,7 +139,7 @@ func TestLongTrace(t *testing.T) {
 		}
 		w.Close()
 	}()
-	got, err := readTrace("long", r, false)
+	got, err := readTrace("long", r, maxTraceTime, false)
 	if err != nil || got.Count != n || len(got.Gaps) > 3*n {
 		t.Fatal(err, len(got.Gaps))
 	}
@@ -133,7 +149,7 @@ func FuzzTrace(f *testing.F) {
 	f.Add("0.5\n1.5\n", true)
 	f.Add("# a\n1,2\n1,3\n9", false)
 	f.Fuzz(func(t *testing.T, text string, repeat bool) {
-		got, err := readTrace("t", strings.NewReader(text), repeat)
+		got, err := readTrace("t", strings.NewReader(text), maxTraceTime+1, repeat)
 		if err != nil {
 			return
 		}

@@ -11,7 +11,7 @@ import (
 // readTraces reads those that the scenario's publishers play, so that the guest has them where the
 // scenario names them.
 func (t *task) readTraces() error {
-	if err := t.ReadTraces(); err != nil {
+	if err := t.ReadTraces(0); err != nil {
 		return err
 	}
 	for i := range t.Publishers {

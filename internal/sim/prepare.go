@@ -64,7 +64,7 @@ func Prepare(s *scenarios.Scenario, o Options) (*Plan, error) {
 	if o.Duration > 0 {
 		s.Duration = scenarios.Duration(o.Duration)
 	}
-	if err := s.ReadTraces(); err != nil {
+	if err := s.ReadTraces(max(s.Duration, scenarios.Duration(o.Warmup))); err != nil {
 		return nil, err
 	}
 	for i := range s.Publishers {
