@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -264,6 +265,10 @@ func (p *Plan) fits(total uint64) error {
 	case total == 0:
 	case histograms > total/2:
 		return s.Errorf("subscriber", 0, "count", "the histograms of %d subscribers in %d phases would take %d MiB, more than half of this machine's %d MiB", p.count(subscriber), len(s.Phases), histograms>>20, total>>20)
+	case uint64(p.Traces) > total/4:
+		longest := slices.MaxFunc(p.traces(), func(a, b *scenarios.Trace) int { return cmp.Compare(len(a.Gaps), len(b.Gaps)) })
+		i := slices.IndexFunc(s.Publishers, func(p scenarios.Publisher) bool { return p.Times == longest })
+		return s.Errorf("publisher", i, "trace", "the times of all traces would take %d MiB, more than a quarter of this machine's %d MiB; a shorter phase or file takes less", p.Traces>>20, total>>20)
 	case uint64(p.size()) > total/2:
 		largest := 0
 		for i, c := range s.Channels {
@@ -271,7 +276,7 @@ func (p *Plan) fits(total uint64) error {
 				largest = i
 			}
 		}
-		return s.Errorf("channel", largest, "queue_size", "the channels and traces would take %d MiB, more than half of this machine's %d MiB; make queue_size, max_size or count smaller, or the traces", p.size()>>20, total>>20)
+		return s.Errorf("channel", largest, "queue_size", "the channels would take %d MiB, more than half of this machine's %d MiB; make queue_size, max_size or count smaller", p.size()>>20, total>>20)
 	}
 	return nil
 }

@@ -64,3 +64,22 @@ func TestTraceTooLate(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestTraceNoRoom: a trace too long for the machine is its publisher's error.
+func TestTraceNoRoom(t *testing.T) {
+	s, err := scenarios.Parse("t.toml", []byte(traced("f", "")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Publishers[0].Times = &scenarios.Trace{Gaps: make([]byte, 16<<20), Count: 16 << 20}
+	p, err := newPlan(s, Options{}, []int{0}, func(int) bool { return true })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.fits(128 << 20); err != nil {
+		t.Error(err)
+	}
+	if err := p.fits(60 << 20); err == nil || !strings.Contains(err.Error(), "trace: the times of all traces would take 16 MiB") {
+		t.Error(err)
+	}
+}
