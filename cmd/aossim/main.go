@@ -48,6 +48,7 @@ type commands struct {
 	Check   checkCommand   `cmd:"" help:"Say whether this machine is fit to measure on, and how its kernel behaves."`
 	Compare compareCommand `cmd:"" help:"Compare results from before and after a change, and before again."`
 	List    listCommand    `cmd:"" help:"List the built-in scenarios."`
+	Observe observeCommand `cmd:"" help:"Observe what programs that run do with futexes, without touching them."`
 	VM      vmCommand      `cmd:"" name:"vm" help:"Boot kernels under QEMU and run scenarios there, a fresh boot each."`
 	Report  reportCommand  `cmd:"" help:"Show a result as text, or write it as a page, histograms, Go benchmarks or KTAP."`
 }

@@ -18,6 +18,9 @@ const (
 	futexWakeBitset = 10
 )
 
+// FutexCalls returns the numbers of futex(2) and restart_syscall(2) on this architecture.
+func FutexCalls() (futex, restart uint32) { return unix.SYS_FUTEX, unix.SYS_RESTART_SYSCALL }
+
 // Scope says who uses a word.
 type Scope uintptr
 

@@ -333,3 +333,12 @@ func EndingSignals() (list []os.Signal) {
 	}
 	return list
 }
+
+// ProcessTime returns the CPU time that this process has had, of user and system (getrusage(2)).
+func ProcessTime() time.Duration {
+	var r unix.Rusage
+	if unix.Getrusage(unix.RUSAGE_SELF, &r) != nil {
+		return 0
+	}
+	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
+}

@@ -18,7 +18,9 @@ type Distribution struct {
 	Judged, Bench bool
 	// Kernel: it is of an observed pass, not of the run.
 	Kernel bool
-	Of     func(g *result.Group) *result.Histogram
+	// Owners: whose it is.
+	of owners
+	Of func(g *result.Group) *result.Histogram
 }
 
 // Distributions are all there are, in the order of tables.
@@ -42,11 +44,52 @@ var Distributions = []Distribution{
 		Means: "share of arms that failed, one value for each subscriber and 100 ms in which it armed",
 		Of:    func(g *result.Group) *result.Histogram { return g.Histograms.EAGAINRate }},
 	{Key: "kernel_failure", Name: "failed arms, us from syscall", Unit: Nanoseconds, Kernel: true,
-		Means: "from syscall entry to the failure, as the kernel sees it",
-		Of:    func(g *result.Group) *result.Histogram { return kernel(g).Failure }},
+		Means: "from syscall entry to the failure, as the kernel sees it", of: both,
+		Of: func(g *result.Group) *result.Histogram { return kernel(g).Failure }},
 	{Key: "kernel_rearm", Name: "re-arm, observed", Unit: Nanoseconds, Kernel: true,
 		Means: "re-arm latency in the observed pass: what observing costs",
 		Of:    func(g *result.Group) *result.Histogram { return kernel(g).Rearm }},
+	{Key: "wake_to_return", Name: "wake to return", Unit: Nanoseconds, Judged: true, of: live,
+		Means: "from the entry of the waker's call to the return to user space of the waiter, of waiters that slept",
+		Of:    func(g *result.Group) *result.Histogram { return observed(g).Wake }},
+	{Key: "handling", Name: "handling", Unit: Nanoseconds, of: live,
+		Means: "from a return from a wake to the entry of the thread's next waiting call or arm",
+		Of:    func(g *result.Group) *result.Histogram { return observed(g).Handling }},
+	{Key: "return_to_arm", Name: "return to arm", Unit: Nanoseconds, Judged: true, of: live,
+		Means: "from a return from a wake to the end of the thread's next arm on a ring that was queued, failed arms and handling in between included",
+		Of:    func(g *result.Group) *result.Histogram { return observed(g).Rearm }},
+	outcome("woken", "that a wake ended"), outcome("mismatch", "that found another value (-EAGAIN)"),
+	outcome("timeout", "that timed out"), outcome("interrupted", "that a signal ended"),
+	lock("woken"), lock("mismatch"), lock("timeout"),
+}
+
+// observed returns what an observed process did, an empty account where the group is none.
+func observed(g *result.Group) *result.Live {
+	if g.Live == nil {
+		return &result.Live{}
+	}
+	return g.Live
+}
+
+func outcomeOf(g *result.Group, name string) *result.Outcome {
+	for i := range observed(g).Outcomes {
+		if o := &g.Live.Outcomes[i]; o.Outcome == name {
+			return o
+		}
+	}
+	return &result.Outcome{}
+}
+
+// outcome is how long waiting system calls took that ended in one way.
+func outcome(name, which string) Distribution {
+	return Distribution{Key: "call_" + name, Name: "call, " + name, Unit: Nanoseconds, of: live, Means: "from entry to exit of waiting futex system calls " + which,
+		Of: func(g *result.Group) *result.Histogram { return outcomeOf(g, name).Time }}
+}
+
+// lock is how long futex_q_lock() took in them.
+func lock(name string) Distribution {
+	return Distribution{Key: "lock_" + name, Name: "lock, " + name, Unit: Nanoseconds, of: live, Means: "time in futex_q_lock(), its waiting included, of waiting futex system calls whose outcome is " + name,
+		Of: func(g *result.Group) *result.Histogram { return outcomeOf(g, name).Lock }}
 }
 
 // kernel returns what the kernel did for a group, an empty account where it was not observed.
@@ -75,7 +118,7 @@ func PercentileKey(distribution string, percent float64) string {
 // metrics returns those of a distribution.
 func (d Distribution) metrics() (list []Metric) {
 	for _, s := range stats {
-		m := Metric{Key: d.Key + "." + s.name, Name: d.Name + " " + s.name, Means: d.Means, Unit: d.Unit}
+		m := Metric{Key: d.Key + "." + s.name, Name: d.Name + " " + s.name, Means: d.Means, Unit: d.Unit, of: d.of}
 		switch {
 		case s.percent != 0:
 			if d.Judged && s.judged {
@@ -167,12 +210,43 @@ var All = func() []Metric {
 		s.Over = Pooled
 		list = append(list, s)
 	}
+	waits := func(g Group) (n int64) {
+		for _, o := range observed(g.Group).Outcomes {
+			n += o.Calls
+		}
+		return n
+	}
+	mismatches := func(g Group) int64 { return outcomeOf(g.Group, result.OutcomeMismatch).Calls }
+	mismatch := share("mismatch_share", "mismatches", "share of waiting futex system calls that found another value (-EAGAIN)", mismatches, waits)
+	lockShare := share("mismatch_lock_share", "lock time of mismatches", "their share of the time in futex_q_lock() of all waiting futex system calls", func(g Group) int64 { return outcomeOf(g.Group, result.OutcomeMismatch).LockNS },
+		func(g Group) (ns int64) {
+			for _, o := range observed(g.Group).Outcomes {
+				ns += o.LockNS
+			}
+			return ns
+		})
+	calls := perSecond("wait_calls_per_second", "waits/s", "waiting futex system calls", func(g Group) float64 { return float64(waits(g)) })
+	wakeCalls := perSecond("wake_calls_per_second", "wakes/s", "calls and requests that wake", func(g Group) (n float64) {
+		for _, w := range observed(g.Group).Wakes {
+			n += float64(w.Calls)
+		}
+		return n
+	})
+	for _, m := range []*Metric{&mismatch, &lockShare, &calls, &wakeCalls} {
+		m.of = live
+		list = append(list, *m)
+	}
 	list = append(list,
 		Metric{Key: "one_behind_predicted", Name: "1 behind, predicted", Means: "what one_behind is if publishes that race an arm are Poisson", Unit: Fraction,
 			value: func(g Group) (float64, bool) { return oneBehind(failureRate(g)), canInfer(g) }},
 		Metric{Key: "race_window", Name: "race window", Means: "-ln(1 - rate) / (messages per second on the channel), if publishes that race an arm are Poisson", Unit: Nanoseconds,
 			value: func(g Group) (float64, bool) { return raceWindow(failureRate(g), racing(g)), canInfer(g) }})
 	for i := range list {
+		switch list[i].Key {
+		case "eagain_rate", "arms_per_second", "eagain_per_second", "arms", "eagain", "wakes", "kmalloc_per_arm", "kmalloc_per_failed_arm", "kfree_per_failed_arm",
+			"kernel_one_behind", "kernel_within_6us", "kernel_over_40us":
+			list[i].of = both
+		}
 		switch list[i].Key {
 		case "arms", "eagain":
 			list[i].KTAP = list[i].Key

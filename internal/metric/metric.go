@@ -73,14 +73,41 @@ type Metric struct {
 	// Of publishers rather than of subscribers.
 	Publishers bool
 
+	of owners
+
 	whole, part func(g Group) float64           // the value is part / whole
 	value       func(g Group) (float64, bool)   // instead of both
 	counts      func(g Group) (count, of int64) // of metrics that are judged as a count
 }
 
+// owners are whose metric one is: of a scenario's groups, of processes that were observed, or of both.
+type owners int
+
+const (
+	loops owners = iota
+	live
+	both
+)
+
+// OfLoops says whether groups of a scenario have the metric.
+func (m *Metric) OfLoops() bool { return m.of != live }
+
+// OfLive says whether processes have it that were observed (result.Live).
+func (m *Metric) OfLive() bool { return m.of != loops }
+
+func (m *Metric) has(g Group) bool {
+	if g.Live != nil {
+		return m.OfLive()
+	}
+	return m.OfLoops()
+}
+
 // Of returns the metric's value for a group; ok is false where it has none, as a percentile
 // that too few values support.
 func (m *Metric) Of(g Group) (v float64, ok bool) {
+	if !m.has(g) {
+		return 0, false
+	}
 	if m.value != nil {
 		return m.value(g)
 	}
@@ -94,6 +121,9 @@ func (m *Metric) OverRuns(groups []Group) (v float64, ok bool) {
 	if m.Over == Pooled {
 		var part, whole float64
 		for _, g := range groups {
+			if !m.has(g) {
+				return 0, false
+			}
 			part, whole = part+m.part(g), whole+m.whole(g)
 		}
 		return part / whole, whole > 0

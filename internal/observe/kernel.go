@@ -16,7 +16,11 @@ func NewKernel(timing Timing, duration, missed int64) *result.Kernel {
 
 // Add adds thread at of those of Snapshot.Since, whose number is id, to an account.
 func Add(k *result.Kernel, at, id int, threads []Thread, sites []Site) {
-	t := &threads[at]
+	addThread(k, at, id, &threads[at], sites)
+}
+
+// addThread adds thread at of those that sites are of.
+func addThread(k *result.Kernel, at, id int, t *Thread, sites []Site) {
 	k.Arms += t.Arms
 	k.EAGAIN += t.Failed
 	k.Kmalloc += t.Kmalloc
@@ -36,7 +40,7 @@ func Add(k *result.Kernel, at, id int, threads []Thread, sites []Site) {
 		if s.Thread != at {
 			continue
 		}
-		site := result.KernelSite{Operation: s.Operation.String(), Function: s.Function, Size: s.Size, Room: s.Room}
+		site := result.KernelSite{Operation: s.Operation.String(), Function: s.Function, Size: s.Size, Room: s.Room, Waking: s.Waking}
 		i := slices.IndexFunc(k.Sites, func(have result.KernelSite) bool { have.Count = 0; return have == site })
 		if i < 0 {
 			i = len(k.Sites)

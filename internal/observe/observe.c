@@ -14,16 +14,17 @@ char __license[] SEC("license") = "Dual MIT/GPL";
 
 // Set before loading. exact: fentry and fexit of io_futex_wait are attached. pidns: the
 // program's pid namespace, device and inode, or 0 for the first one.
-volatile const __u32 exact = 0;
+// live: threads are watched as they come (live.h), not those that were given.
+volatile const __u32 exact = 0, live = 0;
 volatile const __u64 pidns_device = 0, pidns_inode = 0;
 
-enum { FUTEX_WAIT_OP = 51, FUTEX_WAKE_OP = 52, FUTEX_WAITV_OP = 53 }; // uapi/linux/io_uring.h
+enum { RING_WAIT = 51, RING_WAKE = 52, RING_WAITV = 53 }; // uapi/linux/io_uring.h
 enum { NR_IO_URING_ENTER = 426 };				      // on every architecture
 enum { NOT_DONE = -529 };	// -EIOCBQUEUED: io_futex_wait() queued a waiter
 enum { AGAIN = -11 };
 enum { DISTANCES = 17, SUB = 32, BUCKETS = 33 * SUB };
 enum { NOTHING = 0xffffffff };	// a channel's word before the first message
-enum operation { OP_KMALLOC, OP_KFREE, OP_CACHE_ALLOC };
+enum operation { OP_KMALLOC, OP_KFREE, OP_CACHE_ALLOC, OPERATIONS }; // + OPERATIONS: within a call that wakes
 
 // Of the kernel's structs, the fields that are read.
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
@@ -42,6 +43,8 @@ struct io_kiocb {
 struct io_futex { // lies over a request's first field (io_kiocb_to_cmd)
 	void *uaddr;
 	unsigned long futex_val;
+	__u32 futex_flags;
+	unsigned int futex_nr;
 };
 struct io_uring_cqe {
 	__s32 res;
@@ -75,7 +78,7 @@ struct thread {
 	__u32 latency[BUCKETS];
 	struct site last; // the last kmalloc since a request was submitted, or io_uring_enter entered
 	__u32 has_last, pad;
-	__u64 submitted, completed, completed_req; // the events counted last, see COPIES
+	__u64 submitted, submitted_ring, completed, completed_req; // the events counted last, see COPIES
 };
 
 struct failure {
@@ -123,7 +126,7 @@ struct {
 static __always_inline struct thread *self(__u32 *slot)
 {
 	__u32 tid = (__u32)bpf_get_current_pid_tgid();
-	if (pidns_inode) {
+	if (pidns_inode && !live) {
 		struct bpf_pidns_info ns;
 		if (bpf_get_ns_current_pid_tgid(pidns_device, pidns_inode, &ns, sizeof ns))
 			return 0;
@@ -155,15 +158,17 @@ static __always_inline __u64 argument(__u64 *at)
 	return v;
 }
 
-static __always_inline int is_wait(__u8 opcode) { return opcode == FUTEX_WAIT_OP || opcode == FUTEX_WAITV_OP; }
+#include "live.h"
+
+static __always_inline int is_wait(__u8 opcode) { return opcode == RING_WAIT || opcode == RING_WAITV; }
 
 SEC("tp_btf/sys_enter")
 int on_sys_enter(__u64 *ctx)
 {
 	__u32 slot;
 	if (ctx[1] != NR_IO_URING_ENTER)
-		return 0;
-	struct thread *t = self(&slot);
+		return live ? live_call((void *)ctx[0], ctx[1]) : 0;
+	struct thread *t = live ? live_enter(&slot) : self(&slot);
 	if (t) {
 		t->entered = bpf_ktime_get_ns();
 		t->has_last = 0;
@@ -177,6 +182,8 @@ static __always_inline int armed(void)
 	__u32 slot;
 	struct thread *t = self(&slot);
 	if (t) {
+		if (live)
+			live_armed(slot);
 		t->arming = 0;
 		t->entered = 0;
 	}
@@ -184,7 +191,11 @@ static __always_inline int armed(void)
 }
 
 SEC("tp_btf/sys_exit")
-int on_sys_exit(__u64 *ctx) { return armed(); }
+int on_sys_exit(__u64 *ctx)
+{
+	armed();
+	return live ? live_return((__s64)ctx[1]) : 0;
+}
 
 // What follows in the same call is waiting, not arming.
 SEC("tp_btf/io_uring_cqring_wait")
@@ -214,7 +225,7 @@ static __always_inline void place(struct thread *t, struct site *s)
 {
 	__u64 one = 1, *n = bpf_map_lookup_elem(&sites, s);
 	if (n)
-		*n += 1; // a key is written by its thread only
+		__sync_fetch_and_add(n, 1);
 	else if (bpf_map_update_elem(&sites, s, &one, BPF_NOEXIST))
 		t->unplaced++;
 }
@@ -224,17 +235,21 @@ static __always_inline void place(struct thread *t, struct site *s)
 static __always_inline int submit(struct io_kiocb *req)
 {
 	__u32 slot;
-	struct thread *t = self(&slot);
+	struct thread *t = live ? join(&slot) : self(&slot);
 	if (!t)
 		return 0;
 	__u64 number = 1 + (__u64)BPF_CORE_READ(req, ctx, cached_sq_head);
-	if (number == t->submitted)
+	__u64 ring = (__u64)BPF_CORE_READ(req, ctx);
+	if (number == t->submitted && ring == t->submitted_ring)
 		return 0;
 	t->submitted = number;
+	t->submitted_ring = ring;
 	__u8 opcode = BPF_CORE_READ(req, opcode);
 	if (is_wait(opcode))
 		t->arms++;
-	if (opcode == FUTEX_WAITV_OP && t->has_last) {
+	if (live)
+		live_submit(slot, req, opcode);
+	if (opcode == RING_WAITV && t->has_last) {
 		struct site s = t->last;
 		t->kmalloc++;
 		place(t, &s);
@@ -250,7 +265,7 @@ static __always_inline void look(struct failure *f, struct io_kiocb *req)
 {
 	struct io_futex *io = (struct io_futex *)req;
 	f->readable = 0;
-	if (!bpf_core_field_exists(io->futex_val) || BPF_CORE_READ(req, opcode) != FUTEX_WAIT_OP)
+	if (!bpf_core_field_exists(io->futex_val) || BPF_CORE_READ(req, opcode) != RING_WAIT)
 		return;
 	f->armed = (__u32)BPF_CORE_READ(io, futex_val);
 	f->readable = !bpf_probe_read_user(&f->word, sizeof f->word, BPF_CORE_READ(io, uaddr));
@@ -258,12 +273,17 @@ static __always_inline void look(struct failure *f, struct io_kiocb *req)
 
 static __always_inline void distance(struct thread *t, struct failure *f)
 {
-	__u64 from = f->armed == NOTHING ? 0 : f->armed, to = f->word == NOTHING ? 0 : f->word;
-	if (!f->readable || (to < from && !t->wrap)) {
+	__u64 from = f->armed == NOTHING ? 0 : f->armed, to = f->word == NOTHING ? 0 : f->word, wrap = t->wrap;
+	if (live) { // a word of any program counts to 2^32, or is none that counts
+		from = f->armed;
+		to = f->word;
+		wrap = to < from && (__u32)(f->word - f->armed) >> 31 ? 0 : 1ULL << 32;
+	}
+	if (!f->readable || (to < from && !wrap)) {
 		t->unread++;
 		return;
 	}
-	__u64 d = to >= from ? to - from : t->wrap - from + to;
+	__u64 d = to >= from ? to - from : wrap - from + to;
 	t->behind[d < DISTANCES - 1 ? d : DISTANCES - 1]++;
 }
 
@@ -292,7 +312,7 @@ static __always_inline int complete(struct io_ring_ctx *ring, struct io_kiocb *r
 	if (!t || !req)
 		return 0;
 	__u8 opcode = BPF_CORE_READ(req, opcode);
-	__u32 kind = (__u32)opcode - FUTEX_WAIT_OP;
+	__u32 kind = (__u32)opcode - RING_WAIT;
 	if (kind >= sizeof t->flags / sizeof *t->flags)
 		return 0;
 	__u64 number = 1 + (__u64)BPF_CORE_READ(ring, cached_cq_tail);
@@ -304,6 +324,8 @@ static __always_inline int complete(struct io_ring_ctx *ring, struct io_kiocb *r
 	if (bpf_core_field_size(req->flags) == 4)
 		flags = (__u32)flags;
 	t->flags[kind] |= flags;
+	if (live)
+		live_complete(slot, req, opcode, res);
 	if (!is_wait(opcode))
 		return 0;
 	// What is freed for a failed arm from here on belongs to it still.
@@ -321,6 +343,8 @@ static __always_inline int complete(struct io_ring_ctx *ring, struct io_kiocb *r
 		look(&f, req);
 	}
 	distance(t, &f);
+	if (!t->entered) // by a thread of the kernel's, as IORING_SETUP_SQPOLL makes one
+		return 0;
 	__u64 took = f.at - t->entered;
 	if (took <= 6000)
 		t->within_6us++;
@@ -343,10 +367,16 @@ static __always_inline int allocation(__u32 operation, __u64 call_site, __u64 at
 {
 	struct site s = {};
 	struct thread *t = self(&s.slot);
-	if (!t || !t->entered || t->softirq)
+	if (!t || t->softirq)
 		return 0;
 	s.operation = operation;
 	s.call_site = call_site;
+	if (live && live_allocation(t, &s, size, room, gfp)) {
+		place(t, &s);
+		return 0;
+	}
+	if (!t->entered)
+		return 0;
 	if (!t->arming) {
 		if (operation == OP_KMALLOC) {
 			s.size = size;
@@ -442,7 +472,10 @@ int on_bucket_lock(__u64 *ctx)
 {
 	__u32 slot;
 	struct thread *t = self(&slot);
-	if (t)
+	if (t) {
 		t->bucket_locks++;
+		if (live)
+			live_lock(slot);
+	}
 	return 0;
 }

@@ -29,7 +29,7 @@ import (
 	"aossim/internal/result"
 )
 
-//go:generate go tool bpf2go -target bpfel -type thread -type site -cflags "-O2 -Wall -Werror -I/usr/include/x86_64-linux-gnu -I/usr/include/aarch64-linux-gnu" program observe.c
+//go:generate go tool bpf2go -target bpfel -type thread -type site -type doing -type word_key -type word -type bar -type tally -cflags "-O2 -Wall -Werror -I/usr/include/x86_64-linux-gnu -I/usr/include/aarch64-linux-gnu" program observe.c
 
 // Share is which part of a run's time, or of its rounds, is observed after it.
 const Share = 4
@@ -113,6 +113,7 @@ const (
 	Kmalloc Operation = iota
 	Kfree
 	CacheAlloc
+	operations = iota // OPERATIONS of observe.c
 )
 
 func (o Operation) String() string { return [...]string{"kmalloc", "kfree", "kmem_cache_alloc"}[o] }
@@ -121,6 +122,7 @@ func (o Operation) String() string { return [...]string{"kmalloc", "kfree", "kme
 type Site struct {
 	Thread    int // number of the watched thread
 	Operation Operation
+	Waking    bool   // within a call that wakes, rather than while it armed; of a live observation only
 	Function  string // with offset
 	Size      int64  // bytes asked for; 0 for a kfree of what was not allocated by an arming
 	Room      int64  // bytes given
@@ -201,7 +203,7 @@ func (s Snapshot) Since(before Snapshot) ([]Thread, []Site) {
 	for key, n := range s.sites {
 		if n -= before.sites[key]; n > 0 {
 			sites = append(sites, Site{
-				Thread: int(key.Slot), Operation: Operation(key.Operation), Function: symbols.name(key.CallSite),
+				Thread: int(key.Slot), Operation: Operation(key.Operation % operations), Waking: key.Operation >= operations, Function: symbols.name(key.CallSite),
 				Size: int64(key.Size), Room: int64(key.Room), GFP: key.Gfp, Count: n,
 			})
 		}
@@ -234,10 +236,22 @@ func Start(threads []Watched) (*Observer, error) {
 	if err != nil {
 		return nil, refused("reading the kernel's BTF", err)
 	}
-	if o, err := load(threads, types, byExit); err == nil {
+	return start(program{watched: threads}, types)
+}
+
+// start loads p, with fentry and fexit where the kernel takes them.
+func start(p program, types *btf.Spec) (*Observer, error) {
+	if o, err := p.load(types, byExit); err == nil {
 		return o, nil
 	}
-	return load(threads, types, byTracepoints)
+	return p.load(types, byTracepoints)
+}
+
+// program is what is to be loaded: for threads that are given, or live.
+type program struct {
+	watched []Watched
+	live    *Filter
+	record  bool
 }
 
 // method says what load attaches.
@@ -249,34 +263,40 @@ const (
 )
 
 // load loads and attaches everything.
-func load(threads []Watched, types *btf.Spec, exact method) (o *Observer, err error) {
+func (p program) load(types *btf.Spec, exact method) (o *Observer, err error) {
 	spec, err := loadProgram()
 	if err != nil {
 		return nil, err
 	}
-	if err := choose(spec, types, exact); err != nil {
+	if err := p.choose(spec, types, exact); err != nil {
 		return nil, err
 	}
 	device, inode, err := pidNamespace()
 	if err != nil {
 		return nil, err
 	}
-	for name, value := range map[string]any{"exact": boolean(exact), "pidns_device": device, "pidns_inode": inode} {
+	values := map[string]any{"exact": boolean(bool(exact)), "pidns_device": device, "pidns_inode": inode}
+	n := uint32(max(1, len(p.watched)))
+	sizes := map[string]uint32{"threads": n, "slots": n, "sites": 512 + 64*n}
+	if p.live != nil {
+		p.live.values(values, p.record)
+		p.live.sizes(sizes, p.record)
+	}
+	for name, value := range values {
 		if err := bake(spec, name, value); err != nil {
 			return nil, err
 		}
 	}
 	// As variables their memory would stay mapped until a garbage collection.
 	clear(spec.Variables)
-	n := uint32(max(1, len(threads)))
-	spec.Maps["threads"].MaxEntries = n
-	spec.Maps["slots"].MaxEntries = n
-	spec.Maps["sites"].MaxEntries = 512 + 64*n
+	for name, n := range sizes {
+		spec.Maps[name].MaxEntries = n
+	}
 	collection, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{Programs: ebpf.ProgramOptions{KernelTypes: types}})
 	if err != nil {
 		return nil, refused("loading eBPF programs", err)
 	}
-	o = &Observer{collection: collection, threads: len(threads), Timing: Tracepoints}
+	o = &Observer{collection: collection, threads: len(p.watched), Timing: Tracepoints}
 	defer func() {
 		if err != nil {
 			o.Close()
@@ -286,22 +306,31 @@ func load(threads []Watched, types *btf.Spec, exact method) (o *Observer, err er
 	if exact {
 		o.Timing = Fexit
 	}
-	for i, t := range threads {
+	if p.live != nil {
+		if err := p.live.put(collection); err != nil {
+			return o, err
+		}
+	}
+	for i, t := range p.watched {
 		if t.Wrap != 0 {
 			if err := collection.Maps["threads"].Put(uint32(i), &programThread{Wrap: uint64(t.Wrap)}); err != nil {
 				return o, err
 			}
 		}
 	}
-	for name, p := range collection.Programs {
-		l, err := link.AttachTracing(link.TracingOptions{Program: p})
+	// What begins a call comes last, so that no call is seen to begin that is not seen to end.
+	names := slices.SortedFunc(maps.Keys(collection.Programs), func(a, b string) int {
+		return cmp.Or(int(boolean(a == beginsCalls))-int(boolean(b == beginsCalls)), cmp.Compare(a, b))
+	})
+	for _, name := range names {
+		l, err := link.AttachTracing(link.TracingOptions{Program: collection.Programs[name]})
 		if err != nil {
 			return o, refused("attaching "+name+" to "+spec.Programs[name].AttachTo, err)
 		}
 		o.links = append(o.links, l)
 	}
 	// Only now, so that no thread is seen to enter what it is not seen to leave.
-	for i, t := range threads {
+	for i, t := range p.watched {
 		if err := collection.Maps["slots"].Put(uint32(t.ThreadID), uint32(i)); err != nil {
 			return o, err
 		}
@@ -326,17 +355,25 @@ func bake(spec *ebpf.CollectionSpec, name string, value any) error {
 
 // optional are the tracepoints without which the counts still hold: they are about what
 // must not be taken for an arming's own.
-var optional = []string{"on_cqring_wait", "on_softirq_entry", "on_softirq_exit", "on_bucket_lock"}
+var optional = []string{"on_cqring_wait", "on_softirq_entry", "on_softirq_exit", "on_bucket_lock", "live_locked"}
+
+// beginsCalls is the program at the entry of system calls.
+const beginsCalls = "on_sys_enter"
+
+// livePrefix begins the names of programs that live.h alone needs.
+const livePrefix = "live_"
 
 // choose leaves in spec the programs that this kernel can take.
-func choose(spec *ebpf.CollectionSpec, types *btf.Spec, exact method) error {
-	other := "on_complete_res"
+func (p program) choose(spec *ebpf.CollectionSpec, types *btf.Spec, exact method) error {
+	live, other := p.live != nil, "on_complete_res"
 	if n, err := arguments(types, "io_uring_complete"); err == nil && n > 4 {
 		other = "on_complete_cqe"
 	}
 	maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool { return strings.HasPrefix(name, other) })
 	for name, p := range spec.Programs {
 		switch {
+		case strings.HasPrefix(name, livePrefix) && !live:
+			delete(spec.Programs, name)
 		case p.AttachType != ebpf.AttachTraceRawTp: // fentry or fexit
 			if !exact {
 				delete(spec.Programs, name)
@@ -400,7 +437,7 @@ func refused(doing string, err error) error {
 	return fmt.Errorf("%s: %w: %s: %w", cannot, refusal.ErrUntried, doing, err)
 }
 
-func boolean(b method) uint32 {
+func boolean(b bool) uint32 {
 	if b {
 		return 1
 	}

@@ -93,7 +93,7 @@ func TestMethods(t *testing.T) {
 		t.Skip(refused("reading the kernel's BTF", err))
 	}
 	for _, m := range []method{byExit, byTracepoints} {
-		o, err := load(nil, types, m)
+		o, err := program{}.load(types, m)
 		if err == nil {
 			o.Close()
 		} else if t.Log(err); !errors.Is(err, refusal.ErrCannot) {
@@ -309,7 +309,7 @@ func TestMissing(t *testing.T) {
 			}
 			spec := mustProgram(t)
 			spec.Programs[name].AttachTo = "no_such_tracepoint"
-			err := choose(spec, types, byTracepoints)
+			err := program{}.choose(spec, types, byTracepoints)
 			if needed := err != nil; needed == isOptional(name) {
 				t.Errorf("%s without its tracepoint: %v", name, err)
 			} else if needed && (!errors.Is(err, refusal.ErrLacking) || !strings.Contains(err.Error(), "no_such_tracepoint")) {

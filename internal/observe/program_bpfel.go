@@ -13,6 +13,75 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type programBar struct {
+	_            structs.HostLayout
+	Process      uint32
+	Distribution uint16
+	Bucket       uint16
+}
+
+type programComm struct {
+	_    structs.HostLayout
+	Text [16]int8
+}
+
+type programDoing struct {
+	_   structs.HostLayout
+	Who struct {
+		_           structs.HostLayout
+		Start       uint64
+		Tid         uint32
+		Pid         uint32
+		Policy      uint32
+		Priority    uint32
+		Comm        [16]int8
+		ProcessComm [16]int8
+	}
+	Process uint32
+	Ended   uint32
+	Waits   [4][5]struct {
+		_     structs.HostLayout
+		Calls uint64
+		Ns    uint64
+	}
+	Wakes [5]struct {
+		_     structs.HostLayout
+		Calls uint64
+		Ns    uint64
+	}
+	Woken [5]uint64
+	Locks [5]struct {
+		_       structs.HostLayout
+		Calls   uint64
+		Ns      uint64
+		Over1us uint64
+	}
+	RingWoken        uint64
+	RingOther        uint64
+	Unlinked         uint64
+	Unpaired         uint64
+	KmallocWaking    uint64
+	KfreeWaking      uint64
+	CacheAllocWaking uint64
+	Entered          uint64
+	Address          uint64
+	WakedAt          uint64
+	Returned         uint64
+	Rearm            uint64
+	LockAt           uint64
+	LockNs           uint64
+	Call             uint32
+	Shared           uint32
+	Waking           uint32
+	Woke             uint32
+	Arming           uint32
+	Failed           uint32
+	Vector           uint32
+	HasLock          uint32
+	Restart          uint32
+	Pad              uint32
+}
+
 type programFailure struct {
 	_        structs.HostLayout
 	At       uint64
@@ -32,31 +101,58 @@ type programSite struct {
 	Gfp       uint64
 }
 
+type programTally struct {
+	_           structs.HostLayout
+	Threads     uint64
+	LostCalls   uint64
+	LostWords   uint64
+	LostValues  uint64
+	LostMoments uint64
+}
+
 type programThread struct {
-	_            structs.HostLayout
-	Arms         uint64
-	Failed       uint64
-	Kmalloc      uint64
-	Kfree        uint64
-	CacheAlloc   uint64
-	Within6us    uint64
-	Over40us     uint64
-	Unread       uint64
-	Unplaced     uint64
-	Behind       [17]uint64
-	Flags        [3]uint64
-	Wrap         uint64
-	BucketLocks  uint64
-	Entered      uint64
-	Arming       uint32
-	Softirq      uint32
-	Latency      [1056]uint32
-	Last         programSite
-	HasLast      uint32
-	Pad          uint32
-	Submitted    uint64
-	Completed    uint64
-	CompletedReq uint64
+	_             structs.HostLayout
+	Arms          uint64
+	Failed        uint64
+	Kmalloc       uint64
+	Kfree         uint64
+	CacheAlloc    uint64
+	Within6us     uint64
+	Over40us      uint64
+	Unread        uint64
+	Unplaced      uint64
+	Behind        [17]uint64
+	Flags         [3]uint64
+	Wrap          uint64
+	BucketLocks   uint64
+	Entered       uint64
+	Arming        uint32
+	Softirq       uint32
+	Latency       [1056]uint32
+	Last          programSite
+	HasLast       uint32
+	Pad           uint32
+	Submitted     uint64
+	SubmittedRing uint64
+	Completed     uint64
+	CompletedReq  uint64
+}
+
+type programWord struct {
+	_         structs.HostLayout
+	Arms      uint64
+	Failed    uint64
+	RingWoken uint64
+	Waits     [5]uint64
+	Wakes     uint64
+	Woken     uint64
+}
+
+type programWordKey struct {
+	_       structs.HostLayout
+	Slot    uint32
+	Shared  uint32
+	Address uint64
 }
 
 // Names of all BPF objects in the ELF.
@@ -64,10 +160,22 @@ type programThread struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	programMapAllocated       = "allocated"
+	programMapBars            = "bars"
+	programMapComms           = "comms"
+	programMapDoings          = "doings"
 	programMapFailures        = "failures"
+	programMapLeaders         = "leaders"
+	programMapMoments         = "moments"
+	programMapPids            = "pids"
 	programMapSites           = "sites"
 	programMapSlots           = "slots"
 	programMapThreads         = "threads"
+	programMapTotals          = "totals"
+	programMapWords           = "words"
+	programProgLiveExec       = "live_exec"
+	programProgLiveExit       = "live_exit"
+	programProgLiveLocked     = "live_locked"
+	programProgLiveWaking     = "live_waking"
 	programProgOnBucketLock   = "on_bucket_lock"
 	programProgOnCacheAlloc   = "on_cache_alloc"
 	programProgOnCompleteCqe1 = "on_complete_cqe_1"
@@ -94,8 +202,15 @@ const (
 	programProgOnWaitvEntry   = "on_waitv_entry"
 	programProgOnWaitvExit    = "on_waitv_exit"
 	programVarExact           = "exact"
+	programVarFiltered        = "filtered"
+	programVarLive            = "live"
+	programVarMostThreads     = "most_threads"
+	programVarNrFutex         = "nr_futex"
+	programVarNrRestart       = "nr_restart"
+	programVarOwn             = "own"
 	programVarPidnsDevice     = "pidns_device"
 	programVarPidnsInode      = "pidns_inode"
+	programVarRecord          = "record"
 )
 
 // loadProgram returns the embedded CollectionSpec for program.
@@ -140,6 +255,10 @@ type programSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type programProgramSpecs struct {
+	LiveExec       *ebpf.ProgramSpec `ebpf:"live_exec"`
+	LiveExit       *ebpf.ProgramSpec `ebpf:"live_exit"`
+	LiveLocked     *ebpf.ProgramSpec `ebpf:"live_locked"`
+	LiveWaking     *ebpf.ProgramSpec `ebpf:"live_waking"`
 	OnBucketLock   *ebpf.ProgramSpec `ebpf:"on_bucket_lock"`
 	OnCacheAlloc   *ebpf.ProgramSpec `ebpf:"on_cache_alloc"`
 	OnCompleteCqe1 *ebpf.ProgramSpec `ebpf:"on_complete_cqe_1"`
@@ -172,10 +291,18 @@ type programProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type programMapSpecs struct {
 	Allocated *ebpf.MapSpec `ebpf:"allocated"`
+	Bars      *ebpf.MapSpec `ebpf:"bars"`
+	Comms     *ebpf.MapSpec `ebpf:"comms"`
+	Doings    *ebpf.MapSpec `ebpf:"doings"`
 	Failures  *ebpf.MapSpec `ebpf:"failures"`
+	Leaders   *ebpf.MapSpec `ebpf:"leaders"`
+	Moments   *ebpf.MapSpec `ebpf:"moments"`
+	Pids      *ebpf.MapSpec `ebpf:"pids"`
 	Sites     *ebpf.MapSpec `ebpf:"sites"`
 	Slots     *ebpf.MapSpec `ebpf:"slots"`
 	Threads   *ebpf.MapSpec `ebpf:"threads"`
+	Totals    *ebpf.MapSpec `ebpf:"totals"`
+	Words     *ebpf.MapSpec `ebpf:"words"`
 }
 
 // programVariableSpecs contains global variables before they are loaded into the kernel.
@@ -183,8 +310,15 @@ type programMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type programVariableSpecs struct {
 	Exact       *ebpf.VariableSpec `ebpf:"exact"`
+	Filtered    *ebpf.VariableSpec `ebpf:"filtered"`
+	Live        *ebpf.VariableSpec `ebpf:"live"`
+	MostThreads *ebpf.VariableSpec `ebpf:"most_threads"`
+	NrFutex     *ebpf.VariableSpec `ebpf:"nr_futex"`
+	NrRestart   *ebpf.VariableSpec `ebpf:"nr_restart"`
+	Own         *ebpf.VariableSpec `ebpf:"own"`
 	PidnsDevice *ebpf.VariableSpec `ebpf:"pidns_device"`
 	PidnsInode  *ebpf.VariableSpec `ebpf:"pidns_inode"`
+	Record      *ebpf.VariableSpec `ebpf:"record"`
 }
 
 // programObjects contains all objects after they have been loaded into the kernel.
@@ -208,19 +342,35 @@ func (o *programObjects) Close() error {
 // It can be passed to loadProgramObjects or ebpf.CollectionSpec.LoadAndAssign.
 type programMaps struct {
 	Allocated *ebpf.Map `ebpf:"allocated"`
+	Bars      *ebpf.Map `ebpf:"bars"`
+	Comms     *ebpf.Map `ebpf:"comms"`
+	Doings    *ebpf.Map `ebpf:"doings"`
 	Failures  *ebpf.Map `ebpf:"failures"`
+	Leaders   *ebpf.Map `ebpf:"leaders"`
+	Moments   *ebpf.Map `ebpf:"moments"`
+	Pids      *ebpf.Map `ebpf:"pids"`
 	Sites     *ebpf.Map `ebpf:"sites"`
 	Slots     *ebpf.Map `ebpf:"slots"`
 	Threads   *ebpf.Map `ebpf:"threads"`
+	Totals    *ebpf.Map `ebpf:"totals"`
+	Words     *ebpf.Map `ebpf:"words"`
 }
 
 func (m *programMaps) Close() error {
 	return _ProgramClose(
 		m.Allocated,
+		m.Bars,
+		m.Comms,
+		m.Doings,
 		m.Failures,
+		m.Leaders,
+		m.Moments,
+		m.Pids,
 		m.Sites,
 		m.Slots,
 		m.Threads,
+		m.Totals,
+		m.Words,
 	)
 }
 
@@ -229,14 +379,25 @@ func (m *programMaps) Close() error {
 // It can be passed to loadProgramObjects or ebpf.CollectionSpec.LoadAndAssign.
 type programVariables struct {
 	Exact       *ebpf.Variable `ebpf:"exact"`
+	Filtered    *ebpf.Variable `ebpf:"filtered"`
+	Live        *ebpf.Variable `ebpf:"live"`
+	MostThreads *ebpf.Variable `ebpf:"most_threads"`
+	NrFutex     *ebpf.Variable `ebpf:"nr_futex"`
+	NrRestart   *ebpf.Variable `ebpf:"nr_restart"`
+	Own         *ebpf.Variable `ebpf:"own"`
 	PidnsDevice *ebpf.Variable `ebpf:"pidns_device"`
 	PidnsInode  *ebpf.Variable `ebpf:"pidns_inode"`
+	Record      *ebpf.Variable `ebpf:"record"`
 }
 
 // programPrograms contains all programs after they have been loaded into the kernel.
 //
 // It can be passed to loadProgramObjects or ebpf.CollectionSpec.LoadAndAssign.
 type programPrograms struct {
+	LiveExec       *ebpf.Program `ebpf:"live_exec"`
+	LiveExit       *ebpf.Program `ebpf:"live_exit"`
+	LiveLocked     *ebpf.Program `ebpf:"live_locked"`
+	LiveWaking     *ebpf.Program `ebpf:"live_waking"`
 	OnBucketLock   *ebpf.Program `ebpf:"on_bucket_lock"`
 	OnCacheAlloc   *ebpf.Program `ebpf:"on_cache_alloc"`
 	OnCompleteCqe1 *ebpf.Program `ebpf:"on_complete_cqe_1"`
@@ -266,6 +427,10 @@ type programPrograms struct {
 
 func (p *programPrograms) Close() error {
 	return _ProgramClose(
+		p.LiveExec,
+		p.LiveExit,
+		p.LiveLocked,
+		p.LiveWaking,
 		p.OnBucketLock,
 		p.OnCacheAlloc,
 		p.OnCompleteCqe1,

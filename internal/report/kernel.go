@@ -32,11 +32,7 @@ func kernelTables(r *result.Result, all []*row) []table {
 		}
 		missed = max(missed, sum)
 	}
-	how := "the tracepoint of the CQE, which comes a little after the failure, and for several arms of one io_uring_enter after the last; fentry and fexit are refused here"
-	if all[0].groups[0].Kernel.Timing == "fexit" {
-		how = "fexit of io_futex_wait(), so exactly"
-	}
-	t.below = []string{"Allocations are those within the arming of waits. The moment of a failure is known by " + how + "."}
+	t.below = []string{"Allocations are those within the arming of waits. " + timedBy(all[0].groups[0].Kernel.Timing)}
 	list = append(list, t)
 	if missed > 0 {
 		list = append(list, table{silent: true, below: []string{
@@ -44,6 +40,15 @@ func kernelTables(r *result.Result, all []*row) []table {
 			"the observer. Arms and failed arms are complete, allocations may lack some."}})
 	}
 	return append(list, overheadTable(all), siteTable(all))
+}
+
+// timedBy says how the moment of a failure is known.
+func timedBy(timing string) string {
+	how := "the tracepoint of the CQE, which comes a little after the failure, and for several arms of one io_uring_enter after the last; fentry and fexit are refused here"
+	if timing == "fexit" {
+		how = "fexit of io_futex_wait(), so exactly"
+	}
+	return "The moment of a failure is known by " + how + "."
 }
 
 // observed says whether every run of the row has a kernel part.
@@ -93,5 +98,9 @@ func siteTable(all []*row) table {
 }
 
 func siteCells(s result.KernelSite) []string {
-	return []string{s.Operation, s.Function, bytesOf(s.Size), bytesOf(s.Room), metric.Comma(s.Count)}
+	operation := s.Operation
+	if s.Waking {
+		operation += ", waking"
+	}
+	return []string{operation, s.Function, bytesOf(s.Size), bytesOf(s.Room), metric.Comma(s.Count)}
 }

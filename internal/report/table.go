@@ -163,6 +163,8 @@ func points(r *result.Result) (list [][]*result.Micro) {
 func tables(r *result.Result) (list []table) {
 	list = append(list, microTables(r)...)
 	switch all := rows(r); {
+	case r.Observer.Mode == result.ObservedLive:
+		list = append(list, liveTables(r, all)...)
 	case len(all) > 0:
 		list = append(list, phaseTables(all)...)
 		list = append(list, latencyTable(all), failureTable(all), messageTable(all))

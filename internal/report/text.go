@@ -16,7 +16,11 @@ import (
 func Summary(w io.Writer, r *result.Result) error {
 	t := newText(w)
 	t.head(r)
-	for _, tab := range append(microTables(r), phaseTables(rows(r))...) {
+	first := append(microTables(r), phaseTables(rows(r))...)
+	if r.Observer.Mode == result.ObservedLive {
+		first = liveTables(r, rows(r))[:1]
+	}
+	for _, tab := range first {
 		if len(tab.rows) > 0 {
 			t.table(&tab)
 		}

@@ -45,6 +45,7 @@ const (
 	ObservedNot  = "none"
 	ObservedPass = "pass"
 	ObservedAll  = "all"
+	ObservedLive = "live" // other programs were observed, and aossim ran none
 )
 
 // Scenario is the file that was run, whole, and the options that changed it.
@@ -60,6 +61,7 @@ type Run struct {
 	Phases       []Phase       `json:"phases"`
 	Micro        []Micro       `json:"micro,omitempty"`
 	Processes    []Process     `json:"processes"`
+	Observing    *Observing    `json:"observing,omitempty"` // of a live observation
 	Observations []Observation `json:"observations,omitempty"`
 	Checks       []Check       `json:"checks"`
 }
@@ -135,6 +137,7 @@ type Phase struct {
 	BeganNS    int64   `json:"began_ns,omitempty"` // Unix time
 	DurationNS int64   `json:"duration_ns"`
 	Groups     []Group `json:"groups"`
+	Words      []Word  `json:"words,omitempty"` // of a live observation
 }
 
 // Group is what the actors of one name did in one phase.
@@ -158,6 +161,7 @@ type Group struct {
 	Histograms Histograms `json:"histograms"`
 	OverTime   Series     `json:"eagain_over_time"`
 	Kernel     *Kernel    `json:"kernel,omitempty"`
+	Live       *Live      `json:"live,omitempty"` // the group is a process that was observed, and not aossim's
 }
 
 // Kernel is what the kernel did for the arms of a group's io_uring subscribers, counted
@@ -195,10 +199,11 @@ type Kernel struct {
 
 // KernelSite is a place in the kernel that allocated or freed while waits were armed.
 type KernelSite struct {
-	Operation string `json:"operation"` // kmalloc, kfree or kmem_cache_alloc
-	Function  string `json:"function"`  // with offset
-	Size      int64  `json:"size"`      // bytes asked for; 0 for a kfree of what no arm had allocated
-	Room      int64  `json:"room"`      // bytes given
+	Operation string `json:"operation"`        // kmalloc, kfree or kmem_cache_alloc
+	Function  string `json:"function"`         // with offset
+	Waking    bool   `json:"waking,omitempty"` // within a call that wakes, rather than while a wait was armed
+	Size      int64  `json:"size"`             // bytes asked for; 0 for a kfree of what no arm had allocated
+	Room      int64  `json:"room"`             // bytes given
 	Count     int64  `json:"count"`
 }
 

@@ -93,7 +93,7 @@ func (ps *passes) run(ctx context.Context, number int) (result.Run, error) {
 		err = ps.observe(ctx, number, &run)
 	}
 	for _, t := range ps.plan.Scenario.Expect {
-		run.Checks = append(run.Checks, expect(t, run.Phases, machine.Emulated()))
+		run.Checks = append(run.Checks, t.Judge(run.Phases, machine.Emulated()))
 	}
 	return run, err
 }

@@ -1,0 +1,176 @@
+package observe
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"aossim/internal/linux"
+)
+
+// names is what /proc says of the threads and processes that a live observation has seen, and of their words.
+type names struct {
+	threads   []*threadName // by slot
+	processes map[uint32]*processName
+}
+
+type threadName struct {
+	process  uint32 // slot
+	pid, tid int
+	comm     string
+	sched    *linux.Sched // nil where it could not be asked
+	cpus     []int
+}
+
+type processName struct {
+	pid      int
+	start    uint64 // ns since boot
+	comm     string
+	mappings []mapping // by address
+	next     time.Time // when to look again
+	wait     time.Duration
+	ended    bool
+}
+
+// mapping is a line of /proc/PID/maps (proc_pid_maps(5)).
+type mapping struct {
+	from, to, offset uint64
+	shared           bool
+	device, inode    string
+	path             string
+}
+
+func newNames() names { return names{processes: map[uint32]*processName{}} }
+
+func (n *names) seen() int { return len(n.threads) }
+
+// add takes the next slot.
+func (n *names) add(d *programDoing) {
+	t := &threadName{process: d.Process, pid: int(d.Who.Pid), tid: int(d.Who.Tid), comm: text(d.Who.Comm)}
+	n.threads = append(n.threads, t)
+	p := n.processes[d.Process]
+	if p == nil {
+		p = &processName{pid: t.pid, start: d.Who.Start, comm: text(d.Who.ProcessComm), wait: 50 * time.Millisecond}
+		n.processes[d.Process] = p
+	}
+	p.next = time.Time{}
+	if p.lives() {
+		t.look()
+	}
+}
+
+// lives says whether the process is still there, and not another one of its number.
+func (p *processName) lives() bool {
+	const tick = 10_000_000 // ns: USER_HZ is 100 on every architecture that Go runs on
+	started := linux.ProcessIdentity(p.pid) & (1<<32 - 1)
+	return !p.ended && started != 0 && started == p.start/tick&(1<<32-1)
+}
+
+// look asks for what the kernel may have changed.
+func (t *threadName) look() {
+	if s, err := linux.SchedOf(t.tid); err == nil {
+		t.sched = &s
+	}
+	if cpus, err := linux.AffinityOf(t.tid); err == nil {
+		t.cpus = cpus
+	}
+	if comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/comm", t.pid, t.tid)); err == nil {
+		t.comm = strings.TrimSuffix(string(comm), "\n")
+	}
+}
+
+// poll reads the mappings of processes that are due: what one maps later it is found to have, unless it ends before.
+func (n *names) poll() {
+	now := time.Now()
+	for _, p := range n.processes {
+		if !p.ended && !now.Before(p.next) {
+			p.look()
+			p.next, p.wait = now.Add(p.wait), 2*p.wait
+		}
+	}
+}
+
+// look reads its mappings again; those of one that has ended stay as they were.
+func (p *processName) look() {
+	if !p.lives() {
+		p.ended = true
+		return
+	}
+	if comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", p.pid)); err == nil {
+		p.comm = strings.TrimSuffix(string(comm), "\n")
+	}
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", p.pid))
+	if err != nil || len(data) == 0 {
+		return
+	}
+	p.mappings = parseMappings(data)
+}
+
+// refresh looks at all that live once more.
+func (n *names) refresh() {
+	for _, p := range n.processes {
+		p.look()
+	}
+	for _, t := range n.threads {
+		if !n.processes[t.process].ended {
+			t.look()
+		}
+	}
+}
+
+func parseMappings(data []byte) (list []mapping) {
+	for lines := bufio.NewScanner(bytes.NewReader(data)); lines.Scan(); {
+		fields := strings.Fields(lines.Text())
+		if len(fields) < 5 {
+			continue
+		}
+		from, to, _ := strings.Cut(fields[0], "-")
+		m := mapping{shared: strings.HasSuffix(fields[1], "s"), device: fields[3], inode: fields[4]}
+		m.from, _ = strconv.ParseUint(from, 16, 64)
+		m.to, _ = strconv.ParseUint(to, 16, 64)
+		m.offset, _ = strconv.ParseUint(fields[2], 16, 64)
+		// A path may have blanks, and stands behind the inode and blanks.
+		if _, path, ok := strings.Cut(lines.Text(), fields[3]+" "+fields[4]+" "); ok {
+			m.path = strings.TrimLeft(path, " ")
+		}
+		list = append(list, m)
+	}
+	return list
+}
+
+// word names what lies at an address of a process: a shared one by its file and offset, and all
+// others by the process and address. Two words are one where their identity is.
+func (n *names) word(process uint32, address uint64, shared bool) (identity, name string) {
+	p := n.processes[process]
+	if p == nil {
+		return fmt.Sprintf("slot %d %#x", process, address), fmt.Sprintf("%#x", address)
+	}
+	at, exact := slices.BinarySearchFunc(p.mappings, address, func(m mapping, a uint64) int {
+		switch {
+		case m.to <= a:
+			return -1
+		case m.from > a:
+			return 1
+		}
+		return 0
+	})
+	where := fmt.Sprintf("%d:%d", p.pid, p.start)
+	if !exact {
+		return fmt.Sprintf("%s %#x", where, address), fmt.Sprintf("%#x of %d", address, p.pid)
+	}
+	m := &p.mappings[at]
+	offset := address - m.from + m.offset
+	if shared && m.shared && m.inode != "0" {
+		return fmt.Sprintf("%s %s %#x", m.device, m.inode, offset), fmt.Sprintf("%s+%#x", m.path, offset)
+	}
+	name = fmt.Sprintf("%#x of %d", address, p.pid)
+	if strings.HasPrefix(m.path, "[") {
+		name += " " + m.path
+	}
+	return fmt.Sprintf("%s %#x", where, address), name
+}
