@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 	"aossim/internal/machine"
 	"aossim/internal/observe"
 	"aossim/internal/output"
+	"aossim/internal/record"
 	"aossim/internal/refusal"
 	"aossim/internal/report"
 	"aossim/internal/result"
@@ -25,6 +28,7 @@ type observeCommand struct {
 	Comms    []string       `name:"comm" sep:"none" placeholder:"COMM" help:"Only processes of this name, or with a thread of it, of 15 bytes at most (/proc/PID/comm); again for another one."`
 	Words    bool           `help:"Also a row for each futex word."`
 	Expect   []string       `sep:"none" placeholder:"LIMIT" help:"A limit as in [expect], such as \"camera.eagain_rate <= 5%\"; again for another one. The exit code is 1 where one does not hold."`
+	Record   string         `placeholder:"FILE.toml" help:"Write a scenario that does what was observed, and a trace for each publisher beside it."`
 	Output   string         `short:"o" placeholder:"FILE" help:"Write the result here, instead of a new file in results/."`
 	JSON     bool           `name:"json" help:"Write the result to standard output, instead of the text."`
 	Quiet    bool           `short:"q" help:"No progress, and of the text the first table only."`
@@ -39,6 +43,12 @@ func (c *observeCommand) check() (limits []scenarios.Threshold, err error) {
 		return nil, refusal.Usage("--runs %d: there must be one at least", c.Runs)
 	case c.Runs > 1 && c.Duration == nil:
 		return nil, refusal.Usage("--runs %d: say with -D how long each is", c.Runs)
+	}
+	if c.Record != "" && c.Runs > 1 {
+		return nil, refusal.Usage("--record takes one run, and --runs is %d", c.Runs)
+	}
+	if c.Record != "" && filepath.Ext(c.Record) != ".toml" {
+		return nil, refusal.Usage("--record %q: a scenario's name ends in .toml", c.Record)
 	}
 	for _, comm := range c.Comms {
 		if comm == "" || len(comm) > observe.CommLength {
@@ -92,15 +102,39 @@ func (c *observeCommand) Run(env *environment) (err error) {
 			to.Discard()
 		}
 	}()
-	live, err := observe.StartLive(observe.Filter{PIDs: c.PIDs, Comms: c.Comms}, false)
+	var scenario *record.File
+	if c.Record != "" {
+		if scenario, err = record.Open(c.Record); err != nil {
+			return err
+		}
+		defer func() {
+			if scenario != nil {
+				scenario.Discard()
+			}
+		}()
+	}
+	live, err := observe.StartLive(observe.Filter{PIDs: c.PIDs, Comms: c.Comms}, c.Record != "")
 	if err != nil {
 		return err
 	}
 	defer live.Close()
 	r := machine.NewResult(&scenarios.Scenario{Name: "observe"}, c.options(), false)
 	r.Observer.Mode = result.ObservedLive
-	if r.Runs, r.Interrupted, err = c.watch(ctx, env, live); err != nil {
+	states, interrupted, err := c.watch(ctx, env, live)
+	if err != nil {
 		return err
+	}
+	r.Runs, r.Interrupted = live.Runs(states), interrupted
+	// What was seen is kept before anything is shown that could fail.
+	var unrecorded error
+	if scenario != nil {
+		to := scenario
+		scenario = nil
+		recording := live.Recording(&states[0], &states[len(states)-1])
+		var files []string
+		if files, unrecorded = to.Save(&recording); len(files) > 0 && !c.Quiet {
+			fmt.Fprintf(env.stderr, "aossim: the scenario is in %s, with %d traces beside it\n", report.Plain(files[0]), len(files)-1)
+		}
 	}
 	for i := range r.Runs {
 		if !c.Words {
@@ -112,11 +146,11 @@ func (c *observeCommand) Run(env *environment) (err error) {
 	}
 	shown := to
 	to = nil
-	return (&runCommand{JSON: c.JSON, Quiet: c.Quiet}).show(env, r, shown)
+	return errors.Join((&runCommand{JSON: c.JSON, Quiet: c.Quiet}).show(env, r, shown), unrecorded)
 }
 
 // watch observes as long as it is to, and reads a state at the end of each run.
-func (c *observeCommand) watch(ctx context.Context, env *environment, live *observe.Live) (runs []result.Run, interrupted bool, err error) {
+func (c *observeCommand) watch(ctx context.Context, env *environment, live *observe.Live) (states []observe.State, interrupted bool, err error) {
 	var bar func(done, all time.Duration, doing string)
 	if !c.Quiet {
 		bar = progress(env.stderr)
@@ -130,7 +164,7 @@ func (c *observeCommand) watch(ctx context.Context, env *environment, live *obse
 	if err != nil {
 		return nil, false, err
 	}
-	states := []observe.State{first}
+	states = []observe.State{first}
 	began := time.Now()
 	const look = 100 * time.Millisecond
 	every := time.NewTicker(look)
@@ -160,7 +194,7 @@ func (c *observeCommand) watch(ctx context.Context, env *environment, live *obse
 		}
 		states = append(states, s)
 	}
-	return live.Runs(states), interrupted && c.Duration != nil, nil
+	return states, interrupted && c.Duration != nil, nil
 }
 
 // place tries where the result is to go; it is nil where no file is wanted.

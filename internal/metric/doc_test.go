@@ -28,16 +28,16 @@ func TestDocumented(t *testing.T) {
 func document() string {
 	var b strings.Builder
 	b.WriteString("# Metrics\n\nMade of `internal/metric/list.go` by `go test ./internal/metric -update`.\n\n" +
-		"Each is of one group in one phase of one run. `[expect]` takes `GROUP.KEY` of all of them; `[compare]` those that are judged,\nby the key or the gate's name. Of several runs the figure is what the last column says.\n\n" +
-		"## Distributions\n\n`KEY.p50`, `.p90`, `.p99`, `.p99.9`, `.max` and `.count`.\n\n| key | in tables | meaning | unit | judged | of several runs |\n|---|---|---|---|---|---|\n")
+		"Each is of one group in one phase of one run: of a scenario, or, where `of` says so, of a process that `aossim observe` watched. `[expect]` takes `GROUP.KEY` of all of them; `[compare]` those that are judged,\nby the key or the gate's name. Of several runs the figure is what the last column says.\n\n" +
+		"## Distributions\n\n`KEY.p50`, `.p90`, `.p99`, `.p99.9`, `.max` and `.count`.\n\n| key | in tables | meaning | of | unit | judged | of several runs |\n|---|---|---|---|---|---|---|\n")
 	for _, d := range Distributions {
 		judged := "no"
 		if d.Judged {
 			judged = "p50, p99, p99.9, as " + Time.String() + ", lower is better"
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | percentiles: median, max: largest, count: sum |\n", d.Key, d.Name, d.Means, shownAs(d.Unit), judged)
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s | percentiles: median, max: largest, count: sum |\n", d.Key, d.Name, d.Means, d.of, shownAs(d.Unit), judged)
 	}
-	b.WriteString("\n## Figures\n\n| key | in tables | meaning | unit | judged | of several runs |\n|---|---|---|---|---|---|\n")
+	b.WriteString("\n## Figures\n\n| key | in tables | meaning | of | unit | judged | of several runs |\n|---|---|---|---|---|---|---|\n")
 	for i := range All {
 		m := &All[i]
 		if strings.Contains(m.Key, ".") {
@@ -54,7 +54,7 @@ func document() string {
 				judged += ", gate `" + m.Gate + "`"
 			}
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s |\n", m.Key, m.Name, m.Means, shownAs(m.Unit), judged, [...]string{"median", "sum", "largest", "of all together"}[m.Over])
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s | %s |\n", m.Key, m.Name, m.Means, m.of, shownAs(m.Unit), judged, [...]string{"median", "sum", "largest", "of all together"}[m.Over])
 	}
 	return b.String()
 }

@@ -89,6 +89,9 @@ const (
 	both
 )
 
+// String is how the documentation has it.
+func (o owners) String() string { return [...]string{"scenario", "observed", "both"}[o] }
+
 // OfLoops says whether groups of a scenario have the metric.
 func (m *Metric) OfLoops() bool { return m.of != live }
 

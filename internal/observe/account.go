@@ -314,7 +314,8 @@ func outcomeOf(l *result.Live, name string) *result.Outcome {
 // addBars fills the histograms of a process.
 func addBars(to *result.Live, process uint32, from, now *State) {
 	for key, n := range now.bars {
-		if n -= from.bars[key]; key.Process != process || n == 0 {
+		n -= from.bars[key]
+		if now.doings[key.Owner].Process != process || n == 0 {
 			continue
 		}
 		var h *result.Histogram
@@ -343,11 +344,12 @@ func (l *Live) words(from, to *State, groups map[uint32]string) (list []result.W
 	at := map[string]int{}
 	for key, n := range to.words {
 		o := from.words[key]
-		process := to.doings[min(int(key.Slot), len(to.doings)-1)].Process
+		process := to.doings[key.Slot].Process
+		o.Inode, o.Offset, o.Device, o.Tries = n.Inode, n.Offset, n.Device, n.Tries // they are no counts
 		if groups[process] == "" || n == o {
 			continue
 		}
-		identity, name := l.names.word(process, key.Address, key.Shared != 0)
+		identity, name := l.names.word(process, key.Address, &n)
 		i, ok := at[identity]
 		if !ok {
 			i, list = len(list), append(list, result.Word{Name: name, Private: key.Shared == 0, Waiters: []string{}, Wakers: []string{}})

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math/bits"
 	"os"
 	"runtime"
 	"slices"
@@ -46,6 +47,7 @@ func (f *Filter) values(v map[string]any, record bool) {
 	nrFutex, nrRestart := linux.FutexCalls()
 	for name, value := range map[string]uint32{
 		"live": 1, "nr_futex": nrFutex, "nr_restart": nrRestart, "filtered": boolean(!f.empty()), "own": uint32(os.Getpid()), "record": boolean(record), "most_threads": mostThreads,
+		"page_shift": uint32(bits.TrailingZeros(uint(os.Getpagesize()))),
 	} {
 		v[name] = value
 	}
@@ -85,16 +87,14 @@ type Live struct {
 	stats   io.Closer // has the kernel count what programs cost
 	names   names
 	moments *ringbuf.Reader
-	// Moments are those of all wakes, in the order in which the kernel gave them out, where they are recorded.
-	Moments []Moment
+	streams map[stream]*Times
+	began   int64 // ns of CLOCK_MONOTONIC, when moments begin
 }
 
-// Moment is when a thread began to wake a word: ns of CLOCK_MONOTONIC.
-type Moment struct {
-	At      int64
-	Address uint64
-	Slot    uint32
-	Shared  bool
+// stream is whose moments belong together: a thread's with a word.
+type stream struct {
+	slot, shared uint32
+	address      uint64
 }
 
 // StartLive watches the processes of a filter from now on; record has it keep the moments of wakes. Its
@@ -107,7 +107,7 @@ func StartLive(f Filter, record bool) (*Live, error) {
 	if runtime.GOARCH != "amd64" && runtime.GOARCH != "arm64" && runtime.GOARCH != "riscv64" {
 		return nil, fmt.Errorf("%s: %w: the arguments of system calls are known on amd64, arm64 and riscv64", cannot, refusal.ErrLacking)
 	}
-	l := &Live{names: newNames()}
+	l := &Live{names: newNames(), streams: map[stream]*Times{}}
 	// Programs that ran before are counted as well, so the counts are those of this observation.
 	if l.stats, err = ebpf.EnableStats(0); err != nil { // BPF_STATS_RUN_TIME
 		return nil, refused("having the kernel count what programs cost", err)
@@ -171,8 +171,15 @@ func (l *Live) drain() error {
 		case err != nil:
 			return fmt.Errorf("reading the moments of wakes: %w", err)
 		}
+		// struct moment of live.h
 		b := r.RawSample
-		l.Moments = append(l.Moments, Moment{int64(binary.NativeEndian.Uint64(b)), binary.NativeEndian.Uint64(b[8:]), binary.NativeEndian.Uint32(b[16:]), binary.NativeEndian.Uint32(b[20:]) != 0})
+		key := stream{binary.NativeEndian.Uint32(b[16:]), binary.NativeEndian.Uint32(b[20:]), binary.NativeEndian.Uint64(b[8:])}
+		if l.streams[key] == nil {
+			l.streams[key] = &Times{}
+		}
+		if at := int64(binary.NativeEndian.Uint64(b)) - l.began; at >= 0 {
+			l.streams[key].add(at)
+		}
 	}
 }
 
@@ -194,19 +201,21 @@ type State struct {
 	sites   map[programSite]uint64
 	tally   programTally
 	costs   map[string]ebpf.ProgramStats
-	moments int
 }
 
 // State reads it.
 func (l *Live) State() (s State, err error) {
+	if l.began == 0 {
+		l.began = linux.Now()
+	}
 	if err := l.Poll(); err != nil {
 		return s, err
 	}
-	s = State{at: time.Now(), cpu: linux.ProcessTime(), moments: len(l.Moments), costs: map[string]ebpf.ProgramStats{}}
+	s = State{at: time.Now(), cpu: linux.ProcessTime(), costs: map[string]ebpf.ProgramStats{}}
 	if s.tally, err = l.tally(); err != nil {
 		return s, err
 	}
-	n := int(min(s.tally.Threads, mostThreads))
+	n := l.names.seen() // one that is new since is of the next state
 	s.threads, s.doings = make([]programThread, n), make([]programDoing, n)
 	for i := range n {
 		err := errors.Join(l.collection.Maps["threads"].Lookup(uint32(i), &s.threads[i]), l.collection.Maps["doings"].Lookup(uint32(i), &s.doings[i]))

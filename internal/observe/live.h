@@ -46,6 +46,20 @@ struct task_struct {
 	struct signal_struct *signal;
 	char comm[16];
 };
+struct super_block {
+	unsigned int s_dev;
+};
+struct inode {
+	unsigned long i_ino;
+	struct super_block *i_sb;
+};
+struct file {
+	struct inode *f_inode;
+};
+struct vm_area_struct {
+	unsigned long vm_start, vm_pgoff, vm_flags;
+	struct file *vm_file;
+};
 struct io_futex___vector {
 	void *uwaitv;
 };
@@ -75,14 +89,15 @@ struct identity {
 struct doing {
 	struct identity who;
 	__u32 process; // slot of the first one seen of its process
-	__u32 ended;
+	__u32 slot;
+	__u32 ended, pad0;
 	struct timed waits[WAITS][OUTCOMES];
 	struct timed wakes[WAKES];
 	__u64 woken[WAKES]; // or requeued
 	struct locked locks[OUTCOMES]; // futex_q_lock() in waits of system calls
 	__u64 ring_woken, ring_other; // CQEs of waits that a wake ended; that ended otherwise
 	__u64 unlinked; // returns from a wake whose waker was not seen to wake the thread: it was not asleep
-	__u64 unpaired; // returns of a call that was not seen to begin
+	__u64 armed_waiting, armed; // calls that armed and then waited; that armed only
 	__u64 kmalloc_waking, kfree_waking, cache_alloc_waking;
 	// What it is in now.
 	__u64 entered, address, waked_at, returned, rearm, lock_at, lock_ns;
@@ -100,10 +115,13 @@ struct word {
 	__u64 arms, failed, ring_woken;
 	__u64 waits[OUTCOMES];
 	__u64 wakes, woken;
+	__u64 vectors, ring_wakes; // of the waits and wakes: of vectors that it is the first word of; by requests
+	__u64 inode, offset; // of a mapping that others may share; inode 0 of another one, and where it could not be told
+	__u32 device, tries;
 };
 
 struct bar {
-	__u32 process;
+	__u32 owner; // a slot
 	__u16 distribution, bucket;
 };
 
@@ -214,10 +232,11 @@ ARGUMENT(3, r10, a3)
 
 static __always_inline __u32 bucket(__u64 v);
 
+// value counts one in a histogram: of the thread's process, of the thread where the scenario that is written needs it.
 static __always_inline void value(struct doing *l, __u32 distribution, __u64 v)
 {
 	__u64 one = 1, *n;
-	struct bar key = {.process = l->process, .distribution = distribution, .bucket = bucket(v)};
+	struct bar key = {.owner = distribution == HANDLING ? l->slot : l->process, .distribution = distribution, .bucket = bucket(v)};
 	n = bpf_map_lookup_elem(&bars, &key);
 	if (!n) {
 		if (!bpf_map_update_elem(&bars, &key, &one, BPF_NOEXIST))
@@ -231,17 +250,54 @@ static __always_inline void value(struct doing *l, __u32 distribution, __u64 v)
 		__sync_fetch_and_add(&t->lost_values, 1);
 }
 
+enum { VM_SHARED = 8, FIND_TRIES = 8 };
+volatile const __u32 page_shift = 12; // set before loading
+
+struct place {
+	__u64 address, inode, offset;
+	__u32 device, found;
+};
+
+static long placed(struct task_struct *task, struct vm_area_struct *vma, struct place *p)
+{
+	p->found = 1;
+	if (!(BPF_CORE_READ(vma, vm_flags) & VM_SHARED) || !BPF_CORE_READ(vma, vm_file))
+		return 0;
+	p->inode = BPF_CORE_READ(vma, vm_file, f_inode, i_ino);
+	p->device = BPF_CORE_READ(vma, vm_file, f_inode, i_sb, s_dev);
+	p->offset = p->address - BPF_CORE_READ(vma, vm_start) + (BPF_CORE_READ(vma, vm_pgoff) << page_shift);
+	return 0;
+}
+
+// find looks which file a shared word is of, so that it has one name for all who map it. The map of a
+// process may be locked just now: then the next call tries again.
+static __always_inline void find(struct word *w, __u64 address)
+{
+	struct place p = {.address = address};
+	struct task_struct *task = bpf_get_current_task_btf();
+	w->tries++;
+	if (bpf_find_vma(task, address, placed, &p, 0) || !p.found)
+		return;
+	w->tries = FIND_TRIES;
+	w->inode = p.inode;
+	w->device = p.device;
+	w->offset = p.offset;
+}
+
 // word returns the counts of the current thread and a word, made where there are none.
 static __always_inline struct word *word(__u32 slot, __u64 address, __u32 shared)
 {
 	struct word_key key = {.slot = slot, .shared = shared, .address = address};
 	struct word none = {}, *w = bpf_map_lookup_elem(&words, &key);
 	struct tally *t;
-	if (w)
-		return w;
-	if (bpf_map_update_elem(&words, &key, &none, BPF_NOEXIST) && (t = all()))
-		__sync_fetch_and_add(&t->lost_words, 1);
-	return bpf_map_lookup_elem(&words, &key);
+	if (!w) {
+		if (bpf_map_update_elem(&words, &key, &none, BPF_NOEXIST) && (t = all()))
+			__sync_fetch_and_add(&t->lost_words, 1);
+		w = bpf_map_lookup_elem(&words, &key);
+	}
+	if (w && shared && w->tries < FIND_TRIES)
+		find(w, address);
+	return w;
 }
 
 static __always_inline void moment(__u32 slot, __u64 at, __u64 address, __u32 shared)
@@ -303,6 +359,7 @@ static __always_inline struct thread *join(__u32 *slot)
 	bpf_map_update_elem(&leaders, &tgid, &new, BPF_NOEXIST);
 	first = bpf_map_lookup_elem(&leaders, &tgid);
 	l->who = who;
+	l->slot = new;
 	l->process = first ? *first : new;
 	if (bpf_map_update_elem(&slots, &tid, &new, BPF_ANY)) {
 		__sync_fetch_and_add(&t->lost_calls, 1);
@@ -468,8 +525,10 @@ static __always_inline int live_return(__s64 ret)
 		return 0;
 	l->waits[i][how].calls++;
 	l->waits[i][how].ns += took;
-	if (w)
+	if (w) {
 		w->waits[how]++;
+		w->vectors += l->vector > 1;
+	}
 	value(l, CALL + how, took);
 	if (l->has_lock) {
 		l->locks[how].calls++;
@@ -522,12 +581,14 @@ static __always_inline void live_submit(__u32 slot, struct io_kiocb *req, __u8 o
 	}
 	handled(l);
 	l->arming = 1;
-	if ((w = word(slot, address, shared)))
+	if ((w = word(slot, address, shared))) {
 		w->arms++;
+		w->vectors += opcode == RING_WAITV;
+	}
 }
 
 // live_armed ends the part of io_uring_enter(2) that submits.
-static __always_inline void live_armed(__u32 slot)
+static __always_inline void live_armed(__u32 slot, int waits)
 {
 	struct doing *l = live_of(slot);
 	if (!l)
@@ -536,6 +597,10 @@ static __always_inline void live_armed(__u32 slot)
 		value(l, REARM, bpf_ktime_get_ns() - l->rearm);
 		l->rearm = 0;
 	}
+	if (l->arming && !l->failed && waits)
+		l->armed_waiting++;
+	else if (l->arming && !l->failed)
+		l->armed++;
 	l->arming = l->failed = 0;
 }
 
@@ -552,6 +617,7 @@ static __always_inline void live_complete(__u32 slot, struct io_kiocb *req, __u8
 		l->woken[WAKE_RING - WAKE1] += n;
 		l->waking = 0;
 		if (w) {
+			w->ring_wakes++;
 			w->wakes++;
 			w->woken += n;
 		}

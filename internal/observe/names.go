@@ -17,6 +17,7 @@ import (
 type names struct {
 	threads   []*threadName // by slot
 	processes map[uint32]*processName
+	paths     map[file]string
 }
 
 type threadName struct {
@@ -39,13 +40,15 @@ type processName struct {
 
 // mapping is a line of /proc/PID/maps (proc_pid_maps(5)).
 type mapping struct {
-	from, to, offset uint64
-	shared           bool
-	device, inode    string
-	path             string
+	from, to uint64
+	file
+	path string
 }
 
-func newNames() names { return names{processes: map[uint32]*processName{}} }
+// file is what a mapping is of, whatever it is called.
+type file struct{ device, inode string }
+
+func newNames() names { return names{processes: map[uint32]*processName{}, paths: map[file]string{}} }
 
 func (n *names) seen() int { return len(n.threads) }
 
@@ -89,14 +92,14 @@ func (n *names) poll() {
 	now := time.Now()
 	for _, p := range n.processes {
 		if !p.ended && !now.Before(p.next) {
-			p.look()
+			n.look(p)
 			p.next, p.wait = now.Add(p.wait), 2*p.wait
 		}
 	}
 }
 
 // look reads its mappings again; those of one that has ended stay as they were.
-func (p *processName) look() {
+func (n *names) look(p *processName) {
 	if !p.lives() {
 		p.ended = true
 		return
@@ -109,12 +112,17 @@ func (p *processName) look() {
 		return
 	}
 	p.mappings = parseMappings(data)
+	for _, m := range p.mappings {
+		if m.path != "" {
+			n.paths[m.file] = m.path
+		}
+	}
 }
 
 // refresh looks at all that live once more.
 func (n *names) refresh() {
 	for _, p := range n.processes {
-		p.look()
+		n.look(p)
 	}
 	for _, t := range n.threads {
 		if !n.processes[t.process].ended {
@@ -130,10 +138,9 @@ func parseMappings(data []byte) (list []mapping) {
 			continue
 		}
 		from, to, _ := strings.Cut(fields[0], "-")
-		m := mapping{shared: strings.HasSuffix(fields[1], "s"), device: fields[3], inode: fields[4]}
+		m := mapping{file: file{fields[3], fields[4]}}
 		m.from, _ = strconv.ParseUint(from, 16, 64)
 		m.to, _ = strconv.ParseUint(to, 16, 64)
-		m.offset, _ = strconv.ParseUint(fields[2], 16, 64)
 		// A path may have blanks, and stands behind the inode and blanks.
 		if _, path, ok := strings.Cut(lines.Text(), fields[3]+" "+fields[4]+" "); ok {
 			m.path = strings.TrimLeft(path, " ")
@@ -145,12 +152,19 @@ func parseMappings(data []byte) (list []mapping) {
 
 // word names what lies at an address of a process: a shared one by its file and offset, and all
 // others by the process and address. Two words are one where their identity is.
-func (n *names) word(process uint32, address uint64, shared bool) (identity, name string) {
-	p := n.processes[process]
-	if p == nil {
-		return fmt.Sprintf("slot %d %#x", process, address), fmt.Sprintf("%#x", address)
+func (n *names) word(process uint32, address uint64, w *programWord) (identity, name string) {
+	if w.Inode != 0 {
+		const minor = 20 // bits (include/linux/kdev_t.h)
+		f := file{fmt.Sprintf("%02x:%02x", w.Device>>minor, w.Device&(1<<minor-1)), strconv.FormatUint(w.Inode, 10)}
+		path := n.paths[f]
+		if path == "" {
+			path = fmt.Sprintf("file %s:%s", f.device, f.inode)
+		}
+		return fmt.Sprintf("%s:%s %#x", f.device, f.inode, w.Offset), fmt.Sprintf("%s+%#x", path, w.Offset)
 	}
-	at, exact := slices.BinarySearchFunc(p.mappings, address, func(m mapping, a uint64) int {
+	p := n.processes[process]
+	name = fmt.Sprintf("%#x of %d", address, p.pid)
+	at, found := slices.BinarySearchFunc(p.mappings, address, func(m mapping, a uint64) int {
 		switch {
 		case m.to <= a:
 			return -1
@@ -159,18 +173,8 @@ func (n *names) word(process uint32, address uint64, shared bool) (identity, nam
 		}
 		return 0
 	})
-	where := fmt.Sprintf("%d:%d", p.pid, p.start)
-	if !exact {
-		return fmt.Sprintf("%s %#x", where, address), fmt.Sprintf("%#x of %d", address, p.pid)
+	if found && strings.HasPrefix(p.mappings[at].path, "[") {
+		name += " " + p.mappings[at].path // heap or stack
 	}
-	m := &p.mappings[at]
-	offset := address - m.from + m.offset
-	if shared && m.shared && m.inode != "0" {
-		return fmt.Sprintf("%s %s %#x", m.device, m.inode, offset), fmt.Sprintf("%s+%#x", m.path, offset)
-	}
-	name = fmt.Sprintf("%#x of %d", address, p.pid)
-	if strings.HasPrefix(m.path, "[") {
-		name += " " + m.path
-	}
-	return fmt.Sprintf("%s %#x", where, address), name
+	return fmt.Sprintf("%d:%d %#x", p.pid, p.start, address), name
 }

@@ -177,13 +177,13 @@ int on_sys_enter(__u64 *ctx)
 	return 0;
 }
 
-static __always_inline int armed(void)
+static __always_inline int armed(int waits)
 {
 	__u32 slot;
 	struct thread *t = self(&slot);
 	if (t) {
 		if (live)
-			live_armed(slot);
+			live_armed(slot, waits);
 		t->arming = 0;
 		t->entered = 0;
 	}
@@ -193,13 +193,13 @@ static __always_inline int armed(void)
 SEC("tp_btf/sys_exit")
 int on_sys_exit(__u64 *ctx)
 {
-	armed();
+	armed(0);
 	return live ? live_return((__s64)ctx[1]) : 0;
 }
 
 // What follows in the same call is waiting, not arming.
 SEC("tp_btf/io_uring_cqring_wait")
-int on_cqring_wait(__u64 *ctx) { return armed(); }
+int on_cqring_wait(__u64 *ctx) { return armed(1); }
 
 SEC("tp_btf/softirq_entry")
 int on_softirq_entry(__u64 *ctx)

@@ -15,7 +15,7 @@ import (
 
 type programBar struct {
 	_            structs.HostLayout
-	Process      uint32
+	Owner        uint32
 	Distribution uint16
 	Bucket       uint16
 }
@@ -38,7 +38,9 @@ type programDoing struct {
 		ProcessComm [16]int8
 	}
 	Process uint32
+	Slot    uint32
 	Ended   uint32
+	Pad0    uint32
 	Waits   [4][5]struct {
 		_     structs.HostLayout
 		Calls uint64
@@ -59,7 +61,8 @@ type programDoing struct {
 	RingWoken        uint64
 	RingOther        uint64
 	Unlinked         uint64
-	Unpaired         uint64
+	ArmedWaiting     uint64
+	Armed            uint64
 	KmallocWaking    uint64
 	KfreeWaking      uint64
 	CacheAllocWaking uint64
@@ -146,6 +149,12 @@ type programWord struct {
 	Waits     [5]uint64
 	Wakes     uint64
 	Woken     uint64
+	Vectors   uint64
+	RingWakes uint64
+	Inode     uint64
+	Offset    uint64
+	Device    uint32
+	Tries     uint32
 }
 
 type programWordKey struct {
@@ -208,6 +217,7 @@ const (
 	programVarNrFutex         = "nr_futex"
 	programVarNrRestart       = "nr_restart"
 	programVarOwn             = "own"
+	programVarPageShift       = "page_shift"
 	programVarPidnsDevice     = "pidns_device"
 	programVarPidnsInode      = "pidns_inode"
 	programVarRecord          = "record"
@@ -316,6 +326,7 @@ type programVariableSpecs struct {
 	NrFutex     *ebpf.VariableSpec `ebpf:"nr_futex"`
 	NrRestart   *ebpf.VariableSpec `ebpf:"nr_restart"`
 	Own         *ebpf.VariableSpec `ebpf:"own"`
+	PageShift   *ebpf.VariableSpec `ebpf:"page_shift"`
 	PidnsDevice *ebpf.VariableSpec `ebpf:"pidns_device"`
 	PidnsInode  *ebpf.VariableSpec `ebpf:"pidns_inode"`
 	Record      *ebpf.VariableSpec `ebpf:"record"`
@@ -385,6 +396,7 @@ type programVariables struct {
 	NrFutex     *ebpf.Variable `ebpf:"nr_futex"`
 	NrRestart   *ebpf.Variable `ebpf:"nr_restart"`
 	Own         *ebpf.Variable `ebpf:"own"`
+	PageShift   *ebpf.Variable `ebpf:"page_shift"`
 	PidnsDevice *ebpf.Variable `ebpf:"pidns_device"`
 	PidnsInode  *ebpf.Variable `ebpf:"pidns_inode"`
 	Record      *ebpf.Variable `ebpf:"record"`

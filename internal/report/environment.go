@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -60,6 +61,13 @@ func passed(pass bool) string {
 func environmentTables(r *result.Result) []table {
 	e := &r.Environment
 	t := table{title: "Environment", above: []string{"environment"}, left: 2, wide: true}
+	const dmaLatency, sharedMemory = "cpu_dma_latency", "shared memory"
+	options := strings.Join(r.Scenario.Options, " ")
+	live := r.Observer.Mode == result.ObservedLive
+	what, which := "scenario", r.Scenario.Name+", sha256 "+r.Scenario.SHA256+", "+options
+	if live {
+		what, which = "observed", cmp.Or(options, "all processes")
+	}
 	rt := "no"
 	if e.Realtime {
 		rt = "yes"
@@ -68,12 +76,15 @@ func environmentTables(r *result.Result) []table {
 		{"kernel", e.KernelRelease + " " + e.KernelVersion + " " + e.Machine},
 		{"preemption", e.Preempt}, {"PREEMPT_RT", rt}, {"command line", e.CommandLine},
 		{"CPU", e.CPU + ", online " + e.CPUs}, {"governor", e.Governor}, {"isolcpus", e.Isolated}, {"nohz_full", e.NohzFull},
-		{"RT throttling", e.RTThrottling}, {"clock source", e.ClockSource}, {"cpu_dma_latency", e.DMALatency},
-		{"shared memory", fmt.Sprintf("pages of %d KiB", e.SharedPages>>10)},
+		{"RT throttling", e.RTThrottling}, {"clock source", e.ClockSource}, {dmaLatency, e.DMALatency},
+		{sharedMemory, fmt.Sprintf("pages of %d KiB", e.SharedPages>>10)},
 		{"mitigations", strings.Join(e.Mitigations, "; ")}, {"virtualization", e.Virtualization},
 		{"boot id", e.BootID}, {"program", e.Program + ", " + e.GoVersion},
-		{"scenario", r.Scenario.Name + ", sha256 " + r.Scenario.SHA256 + ", " + strings.Join(r.Scenario.Options, " ")},
+		{what, which},
 	} {
+		if live && (line[0] == dmaLatency || line[0] == sharedMemory) {
+			continue // an observer sets nothing up
+		}
 		t.add(line[0], line[1])
 	}
 	for _, line := range [][2]string{{"memory group", e.MemoryGroup}, {"emulator", e.Emulator}, {"image, sha256", e.Image}} {
@@ -85,7 +96,7 @@ func environmentTables(r *result.Result) []table {
 		t.add("limit", limit)
 	}
 	granted := table{title: "Granted by the kernel", above: []string{"granted by the kernel"}, left: 5, silent: true, head: cols("group", "actors", "policy", "priority", "CPUs")}
-	if len(r.Runs) > 0 {
+	if len(r.Runs) > 0 && !live { // its threads have a table
 		for _, p := range r.Runs[0].Processes {
 			for _, a := range p.Actors {
 				granted.add(p.Group, a.Kind, a.Policy, fmt.Sprint(a.Priority), strings.Trim(strings.Join(strings.Fields(fmt.Sprint(a.CPUs)), ","), "[]"))
