@@ -24,7 +24,13 @@ import (
 	"aossim/internal/uring"
 )
 
-func TestMain(m *testing.M) { os.Exit(linuxtest.Main(m)) }
+func TestMain(m *testing.M) {
+	if os.Getenv(asRings) != "" {
+		ringsMain()
+		return
+	}
+	os.Exit(linuxtest.Main(m))
+}
 
 // started is Start. It skips the test where this user may not observe, or where the
 // kernel is too old; what this program needs is there since Linux 6.7, which has futex waits on
@@ -309,7 +315,7 @@ func TestMissing(t *testing.T) {
 			}
 			spec := mustProgram(t)
 			spec.Programs[name].AttachTo = "no_such_tracepoint"
-			err := program{}.choose(spec, types, byTracepoints)
+			err := program{live: &Filter{}}.choose(spec, types, byTracepoints)
 			if needed := err != nil; needed == isOptional(name) {
 				t.Errorf("%s without its tracepoint: %v", name, err)
 			} else if needed && (!errors.Is(err, refusal.ErrLacking) || !strings.Contains(err.Error(), "no_such_tracepoint")) {
