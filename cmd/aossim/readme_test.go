@@ -57,6 +57,8 @@ func TestReadme(t *testing.T) {
 		case list[0] == "compare":
 		case list[0] == "vm": // TestVM boots; here are no such images
 			want = exitUsage
+		case list[0] == "observe":
+			list = append(list, "-D", "200ms")
 		case last == "eagain", last == "scalar":
 			list = append(list, "--rounds", "2")
 		default:

@@ -230,10 +230,8 @@ func (l *Live) process(p uint32) *result.Live {
 
 func (l *Live) thread(slot int, t *Thread, d *programDoing) result.LiveThread {
 	n := l.names.threads[slot]
-	r := result.LiveThread{ThreadID: n.tid, Comm: printable(n.comm), Policy: linux.Policy(d.Who.Policy).String(), Priority: int(d.Who.Priority), CPUs: "unknown", Arms: t.Arms, EAGAIN: t.Failed}
-	if d.Ended == 0 && n.sched != nil {
-		r.Policy, r.Priority = n.sched.Policy.String(), n.sched.Priority
-	}
+	sched := n.scheduled(d)
+	r := result.LiveThread{ThreadID: n.tid, Comm: printable(n.comm), Policy: sched.Policy.String(), Priority: sched.Priority, CPUs: "unknown", Arms: t.Arms, EAGAIN: t.Failed}
 	if len(n.cpus) > 0 {
 		r.CPUs = linux.FormatCPUs(n.cpus)
 	}

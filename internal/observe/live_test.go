@@ -305,7 +305,9 @@ func TestLiveRings(t *testing.T) {
 		t.Errorf("behind: %v", g.Behind)
 	}
 	// The Go runtime wakes besides, on words of its own.
-	if !slices.ContainsFunc(g.Live.Wakes, func(w result.WakeCalls) bool { return w.Call == "io_uring" && w.Calls == ringWakes && w.Woken == ringWakes }) {
+	if !slices.ContainsFunc(g.Live.Wakes, func(w result.WakeCalls) bool {
+		return w.Call == "io_uring" && w.Calls == ringWakes && w.Woken == ringWakes
+	}) {
 		t.Errorf("%+v", g.Live.Wakes)
 	}
 	if !slices.ContainsFunc(r.Phases[0].Words, func(w result.Word) bool {

@@ -26,6 +26,7 @@ type threadName struct {
 	comm     string
 	sched    *linux.Sched // nil where it could not be asked
 	cpus     []int
+	looks    int // how often it was asked: at first a thread may not be yet what it will be
 }
 
 type processName struct {
@@ -78,6 +79,7 @@ func (p *processName) lives() bool {
 func (t *threadName) look() {
 	if s, err := linux.SchedOf(t.tid); err == nil {
 		t.sched = &s
+		t.looks++
 	}
 	if cpus, err := linux.AffinityOf(t.tid); err == nil {
 		t.cpus = cpus
@@ -87,15 +89,34 @@ func (t *threadName) look() {
 	}
 }
 
-// poll reads the mappings of processes that are due: what one maps later it is found to have, unless it ends before.
+// poll asks again about processes that are due: what one maps, and how its threads are scheduled, later on.
 func (n *names) poll() {
 	now := time.Now()
-	for _, p := range n.processes {
+	due := map[uint32]bool{}
+	for slot, p := range n.processes {
 		if !p.ended && !now.Before(p.next) {
 			n.look(p)
-			p.next, p.wait = now.Add(p.wait), 2*p.wait
+			due[slot] = !p.ended
+			p.next, p.wait = now.Add(p.wait), min(2*p.wait, maxWait)
 		}
 	}
+	for _, t := range n.threads {
+		if due[t.process] {
+			t.look()
+		}
+	}
+}
+
+// maxWait is the longest time between two looks.
+const maxWait = 10 * time.Second
+
+// scheduled is how a thread was scheduled when it was last asked; of one that ended before it could be asked again, as the kernel
+// had it at its end.
+func (t *threadName) scheduled(d *programDoing) linux.Sched {
+	if t.sched == nil || d.Ended != 0 && t.looks < 2 {
+		return linux.Sched{Policy: linux.Policy(d.Who.Policy), Priority: int(d.Who.Priority)}
+	}
+	return *t.sched
 }
 
 // look reads its mappings again; those of one that has ended stay as they were.

@@ -140,10 +140,7 @@ func (l *Live) Recording(from, to *State) Recording {
 func (l *Live) recorded(slot uint32, from, to *State, groups map[uint32]string, all []int) RecordedThread {
 	d, n := &to.doings[slot], l.names.threads[slot]
 	t := RecordedThread{Process: groups[d.Process], Comm: printable(n.comm), ID: n.tid, Known: n.sched != nil, Combined: d.ArmedWaiting > d.Armed}
-	t.Sched = linux.Sched{Policy: linux.Policy(d.Who.Policy), Priority: int(d.Who.Priority)}
-	if n.sched != nil {
-		t.Sched = *n.sched
-	}
+	t.Sched = n.scheduled(d)
 	if !slices.Equal(n.cpus, all) {
 		t.CPUs = n.cpus
 	}

@@ -95,7 +95,7 @@ func environmentTables(r *result.Result) []table {
 	for _, limit := range e.Limits {
 		t.add("limit", limit)
 	}
-	granted := table{title: "Granted by the kernel", above: []string{"granted by the kernel"}, left: 5, silent: true, head: cols("group", "actors", "policy", "priority", "CPUs")}
+	granted := table{title: "Granted by the kernel", above: []string{"granted by the kernel"}, left: 5, silent: !live, head: cols("group", "actors", "policy", "priority", "CPUs")}
 	if len(r.Runs) > 0 && !live { // its threads have a table
 		for _, p := range r.Runs[0].Processes {
 			for _, a := range p.Actors {

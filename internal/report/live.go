@@ -218,7 +218,7 @@ func threadTable(all []*row) table {
 	for _, r := range rows {
 		t.add(r.cells...)
 	}
-	t.below = []string{"Policy and CPUs are those at the end. A thread of a process with no futex call of its own is not here."}
+	t.below = []string{"Policy and CPUs are those when the thread was last asked for them. A thread of a process with no futex call of its own is not here."}
 	t.cut("threads")
 	return t
 }

@@ -71,7 +71,7 @@ type WakeCalls struct {
 type LiveThread struct {
 	ThreadID int    `json:"thread_id"`
 	Comm     string `json:"comm"`
-	Policy   string `json:"policy"` // as the kernel has it at the end
+	Policy   string `json:"policy"` // as the kernel had it when it was last asked
 	Priority int    `json:"priority"`
 	CPUs     string `json:"cpus"` // that it may run on; "unknown" of one that ended too early
 	Arms     int64  `json:"arms"`
