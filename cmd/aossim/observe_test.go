@@ -31,9 +31,7 @@ func programs(t *testing.T) (n int) {
 
 // TestObserve: a scenario that runs is observed, limits are judged, and what is recorded runs again.
 func TestObserve(t *testing.T) {
-	if _, code := observable(t); code != 0 {
-		t.Skip("this kernel or user cannot observe")
-	}
+	observable(t)
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
 	runs := command(t, "-q", "-D", "2s", "--warmup", "0s", "--observe=no", "-o", at("run.json"), "pair")
@@ -82,18 +80,22 @@ func TestObserve(t *testing.T) {
 	}
 }
 
-// observable runs a short observation.
-func observable(t *testing.T) (*program, int) {
+// observable skips the test where this kernel or user cannot observe.
+func observable(t *testing.T) {
 	t.Helper()
 	p := command(t, "observe", "-q", "-D", "10ms", "-o", filepath.Join(t.TempDir(), "r.json"))
-	return p, p.run(t)
+	switch code := p.run(t); code {
+	case exitPass:
+	case exitSkipped:
+		t.Skip(&p.stderr)
+	default:
+		t.Fatalf("exit %d: %s", code, &p.stderr)
+	}
 }
 
 // TestObserveKilled: however the observer ends, nothing of it stays in the kernel.
 func TestObserveKilled(t *testing.T) {
-	if p, code := observable(t); code != 0 {
-		t.Skipf("this kernel or user cannot observe: %s", &p.stderr)
-	}
+	observable(t)
 	before := programs(t)
 	for _, signal := range []os.Signal{os.Kill, os.Interrupt} {
 		p := command(t, "observe", "-q", "-o", filepath.Join(t.TempDir(), "r.json"))
